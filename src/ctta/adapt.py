@@ -1,0 +1,333 @@
+"""`adapt` puts a method around a model; `Adapter` lets nothing through that could hurt it.
+
+An adapter validates every batch, runs the method's step as a transaction (a step that fails or ends in
+anything not finite leaves no trace), reports what happened, and saves and restores the whole of its state.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
+
+from ctta import checkpoint
+from ctta._version import __version__
+from ctta.augment import Augmentation, choose
+from ctta.errors import AugmentError, InputError, ModelError, NonFiniteError, SettingError, StateError
+from ctta.inputs import InputGuard
+from ctta.methods.base import Augment, Method, State
+from ctta.methods.layers import all_finite
+from ctta.methods.registry import MethodEntry, find
+from ctta.report import Report
+
+META = "adapter"
+
+
+def adapt(
+    model: nn.Module,
+    method: str | type[Method[Any]],
+    *,
+    preset: str | None = None,
+    augment: Augment | str | None = None,
+    seed: int = 0,
+    inplace: bool = False,
+    **settings: Any,
+) -> Adapter:
+    """Wrap a classifier so that it adapts to the unlabelled batches it is given.
+
+    `model` is any module that maps a batch to logits; unless `inplace` it is copied and never touched.
+    `method` is a registry name (see `ctta.list_methods()`) or a registered class. `preset` gives the published
+    settings of a benchmark, `settings` override them. `augment` maps a batch to a batch (default: the CoTTA
+    pipeline); `seed` fixes every random choice.
+    """
+    entry = find(method)
+    return Adapter(
+        model,
+        entry,
+        entry.resolve(preset, settings),
+        augment=choose(augment),
+        seed=seed,
+        inplace=inplace,
+    )
+
+
+def load(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    *,
+    augment: Augment | str | None = None,
+    inplace: bool = False,
+) -> Adapter:
+    """Return the adapter that was saved to `path`; its stream goes on as if it had never stopped.
+
+    `model` is the source model the adapter was built with. An adapter that was built with an augmentation of
+    your own needs it again.
+    """
+    tensors, header = checkpoint.read(path)
+    entry = find(header["method"])
+    if augment is None:
+        if header["augment"] == "custom":
+            raise AugmentError(
+                f"{path} was saved with an augmentation of your own, which a file cannot hold: pass it again, "
+                "ctta.load(path, model, augment=...)."
+            )
+        augment = header["augment"]
+    adapter = Adapter(
+        model,
+        entry,
+        entry.resolve(None, header["settings"]),
+        augment=choose(augment),
+        seed=header["seed"],
+        inplace=inplace,
+    )
+    if adapter.fingerprint != header["fingerprint"]:
+        raise StateError(
+            f"{path} belongs to another model: the weights it was adapted from differ from those given. "
+            "Pass the source model the saved adapter was built with."
+        )
+    adapter.load_state_dict(tensors)
+    return adapter
+
+
+class Adapter(nn.Module):
+    """A model that adapts. Call it as you would call the model; made by `ctta.adapt` or `ctta.load`.
+
+    It is an nn.Module so that it fits where the model was (`.to(device)`, `next(m.parameters())`), but
+    `train()` and `eval()` change nothing: the method decides how each layer behaves.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        entry: MethodEntry,
+        settings: Any,
+        *,
+        augment: Augment,
+        seed: int,
+        inplace: bool,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"Expected a torch.nn.Module, but got a {type(model).__qualname__}.")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise SettingError(f"Expected `seed` to be a whole number from 0 to 2**63 - 1, but got {seed!r}.")
+        self.entry = entry
+        with torch.inference_mode(False):
+            own = model if inplace else _copy(model)
+            if any(p.is_inference() for p in own.parameters()):
+                raise ModelError(
+                    "The model was built under torch.inference_mode(), so its weights cannot move in place: "
+                    "leave out `inplace=True`, or build it outside inference mode."
+                )
+            self.method: Method[Any] = entry.method(own, settings, augment=augment, seed=seed)
+        self._guard = self._new_guard()
+        self._snapshot: dict[str, Tensor] = {}
+        self._fingerprint: str | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self.batches = 0
+        self.skipped_steps = 0
+        self.last: Report | None = None
+        self._guard = self._new_guard()
+
+    def _new_guard(self) -> InputGuard:
+        # only the default pipeline clips, and only methods that move anything call it
+        clips = isinstance(self.method.augment, Augmentation) and self.method.adapts != "none"
+        return InputGuard(self.method.model, self.method.predict, clips=clips)
+
+    @property
+    def settings(self) -> Any:
+        """The settings in force, a frozen dataclass."""
+        return self.method.settings
+
+    @property
+    def model(self) -> nn.Module:
+        """The adapting model itself; `freeze()` gives a copy that stands still."""
+        return self.method.model
+
+    # ---------------------------------------------------------------- predicting and adapting
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Predict and adapt: N x C x H x W images -> N x classes logits, without graph."""
+        with torch.inference_mode(False), torch.enable_grad():
+            x = self._guard.check(images)
+            before = self._take_snapshot()
+            self.method.notes.clear()
+            torch.clear_autocast_cache()  # weights cast before the last step, or without a graph, are stale
+            try:
+                logits, reason = self._step(x, before)
+            except BaseException:
+                self.method.load(before)  # whatever happened, an interrupted step leaves no trace
+                raise
+            finally:
+                torch.clear_autocast_cache()
+            self._guard.remember(x)
+            self._report(len(x), reason)
+            return logits.detach()
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Predict without adapting: nothing changes."""
+        with torch.inference_mode(False), torch.no_grad():
+            x = self._guard.check(images)
+            logits = self.method.predict(x)
+            torch.clear_autocast_cache()
+            return logits
+
+    def _step(self, x: Tensor, before: State) -> tuple[Tensor, str | None]:
+        """Let the method step; a step that is not finite is undone, and the prediction made without it."""
+        try:
+            logits = self.method.step(x)
+            if not all_finite([logits]):
+                raise NonFiniteError("logits are not finite")
+            self.method.require_finite("state", self.method.state().tensors)
+        except NonFiniteError as error:
+            self.method.load(before)
+            with torch.no_grad():
+                return self.method.predict(x), str(error)
+        return logits, None
+
+    def _take_snapshot(self) -> State:
+        """Copy the state into buffers that are used again for every batch."""
+        state = self.method.state()
+        reused = {key: old for key, old in self._snapshot.items() if key in state.tensors}
+        for key, value in state.tensors.items():
+            old = reused.get(key)
+            if old is None or old.shape != value.shape or old.dtype != value.dtype or old.device != value.device:
+                reused[key] = value.clone()
+            else:
+                old.copy_(value)
+        self._snapshot = reused
+        return State(reused, copy.deepcopy(state.scalars))
+
+    def _report(self, samples: int, reason: str | None) -> None:
+        self.batches += 1
+        self.skipped_steps += reason is not None
+        notes = {} if reason is not None else self.method.notes
+        self.last = Report(
+            method=self.entry.name,
+            batch=self.batches,
+            samples=samples,
+            skipped=reason is not None,
+            reason=reason,
+            skipped_steps=self.skipped_steps,
+            **notes,
+        )
+
+    # ---------------------------------------------------------------- state
+
+    def reset(self) -> None:
+        """Become exactly a new adapter, bit for bit."""
+        with torch.inference_mode(False):
+            self.method.reset()
+            self._start()
+
+    def freeze(self) -> nn.Module:
+        """Return a copy of the adapted model as an ordinary module that predicts as `predict` does."""
+        with torch.inference_mode(False):
+            return _copy(self.model).requires_grad_(False)
+
+    def state_dict(  # type: ignore[override]
+        self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Any]:
+        """Everything the adapter keeps, as tensors: what moved of the model, declared state, counters."""
+        state = self.method.state()
+        counters = {"batches": self.batches, "skipped_steps": self.skipped_steps}
+        text = json.dumps({"method": self.entry.name, "scalars": state.scalars, **counters}, sort_keys=True)
+        meta = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        found = {key: value if keep_vars else value.clone() for key, value in state.tensors.items()}
+        out = {} if destination is None else destination
+        out.update({f"{prefix}{key}": value for key, value in {**found, META: meta}.items()})
+        return out
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> _IncompatibleKeys:
+        """Continue from a `state_dict`; one that does not fit is refused before anything changes.
+
+        `strict` and `assign` are there for compatibility: a state is always whole and always copied.
+        """
+        tensors = dict(state_dict)
+        try:
+            meta = json.loads(bytes(tensors.pop(META).tolist()).decode())
+            name, scalars = meta["method"], meta["scalars"]
+            counters = int(meta["batches"]), int(meta["skipped_steps"])
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise StateError(f"Expected a state made by Adapter.state_dict(), but: {error!r}.") from error
+        if name != self.entry.name:
+            raise StateError(f"Expected a state of method `{self.entry.name}`, but got one of `{name}`.")
+        with torch.inference_mode(False):
+            self.method.load(State(tensors, scalars))
+            self._start()
+        self.batches, self.skipped_steps = counters
+        return _IncompatibleKeys([], [])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole adapting state to one safetensors file, atomically; `ctta.load` reads it."""
+        augment = self.method.augment
+        header = {
+            "version": __version__,
+            "method": self.entry.name,
+            "settings": dataclasses.asdict(self.settings),
+            "seed": self.method.seed,
+            "augment": augment.name if isinstance(augment, Augmentation) else "custom",
+            "fingerprint": self.fingerprint,
+        }
+        checkpoint.write(path, self.state_dict(), header)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the source model's weights and statistics, whatever has moved since."""
+        if self._fingerprint is None:
+            held = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+            self._fingerprint = checkpoint.digest({**held, **self.method.source})
+        return self._fingerprint
+
+    # ---------------------------------------------------------------- fitting in where the model was
+
+    def train(self, mode: bool = True) -> Adapter:
+        """Do nothing: the method decides which layers are in which mode."""
+        return self
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters of the adapting model."""
+        return self.model.named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        """Buffers of the adapting model."""
+        return self.model.named_buffers(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """Show the method and what it wraps."""
+        return f"{self.entry.name}, {type(self.model).__name__}, batches={self.batches}"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # the model must not become a submodule: train() would reach it
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
+        with torch.inference_mode(False):
+            self.method.to(fn)
+        self._snapshot = {}
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *_: Any
+    ) -> None:  # when the adapter is part of another module
+        mine = {key[len(prefix) :]: value for key, value in state_dict.items() if key.startswith(prefix)}
+        self.load_state_dict(mine)
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(
+            f"{type(model).__name__} cannot be copied ({error}). Pass `inplace=True` to adapt the model itself."
+        ) from error

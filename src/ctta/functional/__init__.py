@@ -1,0 +1,25 @@
+"""The mathematics of the methods as pure functions of tensors, one idea a file."""
+
+from ctta.functional.consistency import consistency
+from ctta.functional.entropy import FilteredEntropy, filtered_entropy, softmax_entropy
+from ctta.functional.sensitivity import (
+    deviation,
+    gradient_score,
+    importance,
+    moving_average,
+    sensitivity,
+)
+from ctta.functional.uniform_kl import uniform_kl
+
+__all__ = [
+    "FilteredEntropy",
+    "consistency",
+    "deviation",
+    "filtered_entropy",
+    "gradient_score",
+    "importance",
+    "moving_average",
+    "sensitivity",
+    "softmax_entropy",
+    "uniform_kl",
+]

@@ -1,0 +1,135 @@
+"""The guard at the door: which batches an adapter accepts, and what it says to the others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ctta.errors import CttaError, InputError
+from ctta.methods.base import describe_value
+from ctta.methods.layers import CONV
+
+Signature = tuple[int, int]
+"""Rank of a batch and size of its second dimension (channels)."""
+
+
+class RangeWarning(UserWarning):
+    """Images lie outside [0, 1], where the default augmentation would clip them."""
+
+
+class InputGuard:
+    """Checks batches for one model. Looks only: it never changes the model or the batch."""
+
+    def __init__(self, model: nn.Module, predict: Callable[[Tensor], Tensor], *, clips: bool) -> None:
+        self.model = model
+        self.predict = predict
+        self.clips = clips
+        self.accepted: Signature | None = None
+
+    def check(self, images: Any) -> Tensor:
+        """Return the batch, detached and ready for autograd, or refuse it."""
+        if not isinstance(images, Tensor):
+            raise InputError(f"Expected a batch as a torch.Tensor, but got {describe_value(images)}.")
+        self._check_kind(images)
+        self._check_values(images)
+        x = images.detach()
+        x = x.clone() if x.is_inference() else x
+        self._check_signature(x)
+        return x.to(self.dtype)
+
+    def remember(self, x: Tensor) -> None:
+        """Hold later batches to the rank and channels of one the model has answered."""
+        self.accepted = signature(x)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating dtype of the model, float32 if it has no parameters."""
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            if tensor.is_floating_point():
+                return tensor.dtype
+        return torch.float32
+
+    def _check_kind(self, images: Tensor) -> None:
+        if images.layout != torch.strided:
+            raise InputError(f"Expected a dense tensor, but got layout {images.layout}: call .to_dense().")
+        if images.dim() < 2:
+            raise InputError(
+                f"Expected a batch, N x C x H x W, but got shape {tuple(images.shape)}: "
+                "add the batch dimension with images[None]."
+            )
+        if images.numel() == 0:
+            raise InputError(f"Expected at least one image, but got an empty batch, {tuple(images.shape)}.")
+        autocast = torch.is_autocast_enabled(images.device.type)
+        if images.dtype != self.dtype and not (autocast and images.is_floating_point()):
+            cure = "images.float() / 255" if images.dtype == torch.uint8 else f"images.to({self.dtype})"
+            raise InputError(f"Expected {self.dtype} images, but got {images.dtype}: convert with {cure}.")
+        devices = {tensor.device for tensor in self.model.parameters()}
+        if len(devices) == 1 and images.device not in devices:
+            place = next(iter(devices))
+            raise InputError(
+                f'Expected images on {place}, where the model is, but got {images.device}: images.to("{place}").'
+            )
+
+    def _check_values(self, images: Tensor) -> None:
+        low, high = (bound.item() for bound in torch.aminmax(images.detach()))  # NaN shows in both
+        if not (abs(low) < float("inf") and abs(high) < float("inf")):
+            bad = int((~images.isfinite()).flatten(1).any(1).sum())
+            raise InputError(
+                f"Expected finite pixels, but {bad} of {len(images)} images hold NaN or infinity: leave them out."
+            )
+        if self.clips and (low < -0.01 or high > 1.01):
+            self.clips = False  # said once
+            warnings.warn(
+                f"Expected images in [0, 1], but these lie in [{low:.3g}, {high:.3g}], and the default "
+                "augmentation clips to [0, 1]. Put the normalisation inside the model, or pass `augment=`.",
+                RangeWarning,
+                stacklevel=5,
+            )
+
+    def _check_signature(self, x: Tensor) -> None:
+        """Compare rank and channels with what the model took before, or with its first convolution.
+
+        The first convolution only hints at what the model takes (it may sit behind a reshape), so a batch that
+        differs from the hint is refused only where the model is seen to accept the hint itself.
+        """
+        given = signature(x)
+        expected = self.accepted or hint(self.model)
+        if expected is None or given == expected:
+            return
+        if self.accepted is None and not self._accepts(expected, x):
+            return
+        names = {2: "N x F", 3: "N x C x L", 4: "N x C x H x W", 5: "N x C x D x H x W"}
+        rank, channels = expected
+        raise InputError(
+            f"Expected a batch of rank {rank} ({names.get(rank, 'N x ...')}) with {channels} channels, "
+            f"but got shape {tuple(x.shape)}."
+        )
+
+    def _accepts(self, wanted: Signature, x: Tensor) -> bool:
+        rank, channels = wanted
+        sizes = list(x.shape[2:])[-(rank - 2) :] or [32]
+        sizes = [sizes[0]] * (rank - 2 - len(sizes)) + sizes
+        probe = torch.zeros(2, channels, *(min(size, 512) for size in sizes), dtype=self.dtype, device=x.device)
+        try:
+            with torch.no_grad():
+                self.predict(probe)
+        except CttaError:
+            return False
+        return True
+
+
+def signature(x: Tensor) -> Signature:
+    """Rank and channels of a batch."""
+    return x.dim(), x.shape[1]
+
+
+def hint(model: nn.Module) -> Signature | None:
+    """Rank and channels the first convolution of a model would take, if it has one."""
+    for module in model.modules():
+        if isinstance(module, CONV):
+            return len(module.kernel_size) + 2, module.in_channels  # type: ignore[arg-type]
+    return None

@@ -1,0 +1,326 @@
+"""The base of every method: the model it adapts, the state it declares, and what follows from that.
+
+A method is written by subclassing `Method`, stating what it adapts and what it keeps, and writing `step`.
+It gets reset, save, load, copy, device moves, undo and the checks on finite values from here.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from ctta.augment import Augmentation
+from ctta.errors import AugmentError, ModelError, NonFiniteError, StateError, UnsupportedModelError
+from ctta.methods.kept import Kept, generator
+from ctta.methods.layers import Group, all_finite, collect, use_batch_statistics
+from ctta.rng import Rng
+
+S = TypeVar("S")
+
+Augment = Augmentation | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class State:
+    """All a method keeps, flat: tensors by key ("model/conv1.weight", "rng") and JSON-ready scalars."""
+
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Any]
+
+
+class Method(Generic[S]):
+    """One adaptation method around one model.
+
+    Subclasses set `adapts` (which parameters may move) and `statistics` (how BatchNorm normalises), declare
+    state with the functions of `ctta.methods.kept`, and write `step`. Attributes that were not declared
+    cannot be assigned once the method is built: a tensor nobody declared would survive a reset.
+    """
+
+    adapts: ClassVar[Group] = "none"
+    statistics: ClassVar[Literal["batch", "source"]] = "batch"
+
+    rng: Rng = generator(lambda m: Rng(m.seed), "Drives augmentations and every other random choice.")
+
+    def __init__(self, model: nn.Module, settings: S, *, augment: Augment, seed: int = 0) -> None:
+        self.model = model
+        self.settings = settings
+        self.augment = augment
+        self.seed = seed
+        self.notes: dict[str, Any] = {}
+        self._prepare()
+        self.adapted: dict[str, nn.Parameter] = self._collect()
+        self.source = {name: value.detach().clone() for name, value in self.adapted.items()}
+        self._start()
+        self._sealed = True
+
+    # ---------------------------------------------------------------- what a method writes
+
+    def step(self, x: Tensor) -> Tensor:
+        """Adapt to the batch and return its logits, N x classes."""
+        raise NotImplementedError
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the logits `step` would return if it did not adapt; changes nothing."""
+        return self.forward(x)
+
+    def adaptable(self) -> Group:
+        """Which parameters this method moves; override where a setting decides."""
+        return self.adapts
+
+    def bn_mode(self) -> Literal["batch", "source"]:
+        """How BatchNorm layers normalise; override where a setting decides."""
+        return self.statistics
+
+    # ---------------------------------------------------------------- what a method uses
+
+    def forward(self, x: Tensor, model: nn.Module | None = None) -> Tensor:
+        """Logits of the model (or of another network) for the batch, in float32 or wider."""
+        try:
+            logits = (model or self.model)(x)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"The model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, "
+                f"{x.dtype}: {error}"
+            ) from error
+        _require_logits(logits, len(x))
+        return _wide(logits)
+
+    def view(self, x: Tensor) -> Tensor:
+        """Return an augmented copy of the batch, a constant for autograd."""
+        with torch.no_grad(), _full_precision(x.device.type):
+            if isinstance(self.augment, Augmentation):
+                view = self.augment(x, self.rng.generator)
+            else:
+                view = self.augment(x)
+        if not isinstance(view, Tensor) or view.shape[:1] != x.shape[:1] or view.dtype != x.dtype:
+            raise AugmentError(
+                f"Expected `augment` to return a batch of {len(x)} images in {x.dtype}, "
+                f"but got {describe_value(view)}."
+            )
+        return view.detach()
+
+    def gradients(
+        self, loss: Tensor, names: Iterable[str] | None = None, *, retain_graph: bool = False
+    ) -> dict[str, Tensor]:
+        """Gradients of the loss by name, for all adapted tensors or some; those it does not use are left out.
+
+        In float32 or wider. A gradient that is not finite has the whole step undone.
+        """
+        wanted = list(self.adapted if names is None else names)
+        if not wanted:
+            return {}
+        if not loss.requires_grad:
+            raise ModelError(
+                f"The logits of {type(self.model).__name__} depend on none of the {len(self.adapted)} adapted "
+                "tensors: its forward must neither detach nor run under no_grad."
+            )
+        parameters = [self.adapted[name] for name in wanted]
+        found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
+        used = zip(wanted, found, strict=True)
+        gradients = {name: _wide(value) for name, value in used if value is not None}
+        self.require_finite("gradient", gradients)
+        return gradients
+
+    def value(self, name: str) -> Tensor:
+        """Return an adapted tensor as it is now, without graph, in float32 or wider."""
+        return _wide(self.adapted[name].detach())
+
+    def move(self, values: Mapping[str, Tensor]) -> None:
+        """Give adapted tensors new values."""
+        with torch.no_grad():
+            for name, value in values.items():
+                self.adapted[name].copy_(value)
+
+    def note(self, **values: Any) -> None:
+        """Add to the report of this step; names are the fields of `ctta.Report`."""
+        self.notes.update(values)
+
+    def require_finite(self, what: str, tensors: Mapping[str, Tensor]) -> None:
+        """Have the whole step undone unless every value is finite."""
+        if not all_finite(list(tensors.values())):
+            bad = next(name for name, value in tensors.items() if not all_finite([value]))
+            raise NonFiniteError(f"{what} is not finite: {bad}")
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Number of adaptable parameters, the denominator of every share."""
+        return sum(value.numel() for value in self.adapted.values())
+
+    def share(self, names: Iterable[str]) -> float:
+        """Share of the adaptable parameters that these tensors hold, 0 to 1."""
+        return sum(self.adapted[name].numel() for name in names) / max(self.size, 1)
+
+    # ---------------------------------------------------------------- what follows from the declarations
+
+    @classmethod
+    def kept(cls) -> dict[str, Kept]:
+        """Everything the method declares that it keeps, by name."""
+        return {
+            name: value
+            for base in reversed(cls.__mro__)
+            for name, value in vars(base).items()
+            if isinstance(value, Kept)
+        }
+
+    def reset(self) -> None:
+        """Return to exactly what the method was when it was built."""
+        self.move(self.source)
+        self._start()
+
+    def state(self) -> State:
+        """All that is kept, by reference: clone what must outlive the next step."""
+        tensors: dict[str, Tensor] = {f"model/{name}": p.detach() for name, p in self.adapted.items()}
+        scalars: dict[str, Any] = {}
+        for name, item in self.kept().items():
+            value = getattr(self, name)
+            if item.kind == "per tensor":
+                tensors.update({f"{name}/{key}": tensor for key, tensor in value.items()})
+            elif item.kind == "buffer" and value is not None:
+                tensors[name] = value
+            elif item.kind == "network":
+                tensors.update({f"{name}/{key}": t for key, t in _network_tensors(value).items()})
+            elif item.kind == "generator":
+                tensors[name] = value.state()
+            elif item.kind == "scalar":
+                scalars[name] = value
+        return State(tensors, scalars)
+
+    def load(self, state: State) -> None:
+        """Continue from a state; checks all of it before it changes anything, and copies every tensor."""
+        fixed = self._fixed_tensors()
+        expected_scalars = {name for name, item in self.kept().items() if item.kind == "scalar"}
+        _require_same_keys(state.scalars, expected_scalars)
+        free = {name for name, item in self.kept().items() if item.kind in ("per tensor", "buffer", "generator")}
+        loose = {key: t for key, t in state.tensors.items() if key.split("/")[0] in free}
+        _require_same_keys(state.tensors.keys() - loose.keys(), fixed)
+        for key, target in fixed.items():
+            if state.tensors[key].shape != target.shape:
+                given, wanted = tuple(state.tensors[key].shape), tuple(target.shape)
+                raise StateError(f"Expected {key} to have shape {wanted}, but the state has {given}.")
+        with torch.no_grad():
+            for key, target in fixed.items():
+                target.copy_(state.tensors[key])
+        for name, item in self.kept().items():
+            mine = {key: t for key, t in loose.items() if key.split("/")[0] == name}
+            if item.kind == "per tensor":
+                setattr(self, name, {key.partition("/")[2]: self._own(t) for key, t in mine.items()})
+            elif item.kind == "buffer":
+                setattr(self, name, self._own(mine[name]) if name in mine else None)
+            elif item.kind == "generator":
+                getattr(self, name).restore(mine[name])
+            elif item.kind == "scalar":
+                setattr(self, name, copy.deepcopy(state.scalars[name]))
+
+    def to(self, convert: Callable[[Tensor], Tensor]) -> None:
+        """Apply a conversion of tensors (another device, another dtype) to everything that is held."""
+        self.model._apply(convert)  # type: ignore[no-untyped-call, unused-ignore]
+        self.source = {name: convert(value) for name, value in self.source.items()}
+        self.adapted.update(
+            {name: value for name, value in self.model.named_parameters() if name in self.adapted}
+        )
+        for name, item in self.kept().items():
+            value = getattr(self, name)
+            if item.kind == "per tensor":
+                setattr(self, name, {key: convert(tensor) for key, tensor in value.items()})
+            elif item.kind == "buffer" and value is not None:
+                setattr(self, name, convert(value))
+            elif item.kind == "network":
+                value._apply(convert)
+
+    # ---------------------------------------------------------------- inner workings
+
+    def _prepare(self) -> None:
+        """Put the model into the state every method starts from: eval mode, nothing trainable."""
+        if any(isinstance(p, UninitializedTensorMixin) for p in self.model.parameters()):
+            raise ModelError("The model has lazy layers that have not seen a batch: run it once before adapting.")
+        self.model.eval()
+        self.model.requires_grad_(False)
+        if self.bn_mode() == "batch":
+            use_batch_statistics(self.model)
+
+    def _collect(self) -> dict[str, nn.Parameter]:
+        group = self.adaptable()
+        adapted = collect(self.model, group)
+        if not adapted and group != "none":
+            layers = {"norm": "normalisation", "conv": "convolution", "conv-norm": "convolution or normalisation"}
+            raise UnsupportedModelError(
+                f"{type(self).__name__} adapts the parameters of {layers.get(group, 'all')} layers, and "
+                f"{type(self.model).__name__} has none. Choose another method (see `ctta methods`)."
+            )
+        for parameter in adapted.values():
+            parameter.requires_grad_(True)
+        return adapted
+
+    def _start(self) -> None:
+        for name, item in self.kept().items():
+            setattr(self, name, item.init(self))
+
+    def _fixed_tensors(self) -> dict[str, Tensor]:
+        """Tensors whose number and shape never change: the adapted weights and the other networks."""
+        fixed: dict[str, Tensor] = {f"model/{name}": p for name, p in self.adapted.items()}
+        for name, item in self.kept().items():
+            if item.kind == "network":
+                fixed.update({f"{name}/{key}": t for key, t in _network_tensors(getattr(self, name)).items()})
+        return fixed
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        device = next(iter(self.model.parameters()), torch.empty(0)).device
+        return tensor.detach().to(device, copy=True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_sealed") and name not in self.__dict__:
+            raise StateError(
+                f"{type(self).__name__} keeps `{name}` without declaring it: add it to the class body with "
+                "per_tensor(), scalar(), buffer(), network() or generator() of ctta.methods."
+            )
+        super().__setattr__(name, value)
+
+
+def describe_value(value: Any) -> str:
+    """Describe a value for an error message: a tensor by shape, dtype and device, the rest by type."""
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"
+    return f"a {type(value).__module__}.{type(value).__qualname__}"
+
+
+def _require_logits(logits: Any, samples: int) -> None:
+    if isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() == 2:
+        if logits.shape[0] == samples and logits.shape[1] >= 2:
+            return
+    raise ModelError(
+        f"Expected the model to return logits, a floating tensor of shape ({samples}, classes) with at least "
+        f"2 classes, but got {describe_value(logits)}. Wrap the model so that it returns its logits only."
+    )
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    # the constants of the methods (1e-8) and their small steps do not survive half precision
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def _full_precision(device_type: str) -> torch.autocast:
+    # augmentation happens before the model: it must not be rounded by a surrounding autocast
+    return torch.autocast(device_type, enabled=False)
+
+
+def _network_tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _require_same_keys(given: Iterable[str], expected: Iterable[str]) -> None:
+    missing = sorted(set(expected) - set(given))
+    unknown = sorted(set(given) - set(expected))
+    if missing or unknown:
+        raise StateError(
+            f"The state does not fit this method and model: missing {missing[:3] or 'nothing'}, "
+            f"unknown {unknown[:3] or 'nothing'}."
+        )

@@ -1,0 +1,30 @@
+"""BN-1: batch statistics in place of the source statistics (Schneider et al., NeurIPS 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ctta.methods.base import Method
+from ctta.methods.registry import register
+from ctta.methods.source import BENCHMARKS
+
+
+@dataclass(frozen=True)
+class Bn1Settings:
+    """BN-1 has nothing to set."""
+
+
+@register(
+    "bn1",
+    paper="Improving robustness against common corruptions by covariate shift adaptation",
+    year=2020,
+    presets={name: {} for name in BENCHMARKS},
+)
+class Bn1(Method[Bn1Settings]):
+    """Normalise each batch with its own mean and variance; a model without BatchNorm is left as Source."""
+
+    def step(self, x: Tensor) -> Tensor:
+        """Return the logits under batch statistics."""
+        return self.forward(x)

@@ -1,0 +1,76 @@
+"""Which parameters of a model a method may move, and how its BatchNorm layers find their statistics."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+Group = Literal["none", "norm", "conv", "conv-norm", "all"]
+
+NORM: tuple[type[nn.Module], ...] = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+CONV: tuple[type[nn.Module], ...] = (_ConvNd,)
+_KINDS: dict[Group, tuple[type[nn.Module], ...]] = {
+    "none": (),
+    "norm": NORM,
+    "conv": CONV,
+    "conv-norm": NORM + CONV,
+    "all": (nn.Module,),
+}
+
+
+def collect(model: nn.Module, group: Group) -> dict[str, nn.Parameter]:
+    """Parameters owned directly by modules of a group, by name, in the order of `named_parameters`.
+
+    A weight tied between modules appears once, under its first name. Parameters owned by a container (a
+    ViT's tokens, the packed projection of nn.MultiheadAttention) belong to no group but "all".
+    """
+    wanted = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, _KINDS[group])
+        for parameter in module.parameters(recurse=False)
+        if parameter.is_floating_point()
+    }
+    return {name: value for name, value in model.named_parameters() if id(value) in wanted}
+
+
+def use_batch_statistics(model: nn.Module) -> None:
+    """Normalise with the statistics of the batch at hand from now on, in train and in eval mode.
+
+    The source statistics are kept aside for one case: a batch that gives a layer a single value per channel
+    (one image on a 1 x 1 map, or a BatchNorm1d with one row) has no variance, PyTorch refuses it, and the
+    layer answers with its source statistics instead.
+    """
+    for module in model.modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is not None:
+            module.register_buffer("source_mean", module.running_mean, persistent=False)
+            module.register_buffer("source_var", module.running_var, persistent=False)
+            module.track_running_stats = False
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+            module.register_forward_pre_hook(_lend_source_statistics)
+            module.register_forward_hook(_take_back_source_statistics, always_call=True)
+
+
+def _lend_source_statistics(module: Any, inputs: tuple[Tensor, ...]) -> None:
+    if inputs[0].numel() == inputs[0].shape[1]:
+        module.running_mean, module.running_var = module.source_mean, module.source_var
+
+
+def _take_back_source_statistics(module: Any, _inputs: Any, _output: Any) -> None:
+    if module.running_mean is not None:
+        module.running_mean = module.running_var = None
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    """Tell whether no element of any floating tensor is NaN or infinite; waits for the device once."""
+    floating = [t for t in tensors if t.is_floating_point() and t.numel()]
+    if not floating:
+        return True
+    device = floating[0].device
+    largest = [norm.to(device, torch.float64) for norm in torch._foreach_norm(floating, float("inf"))]
+    return bool(torch.stack(largest).isfinite().all())

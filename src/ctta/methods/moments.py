@@ -1,0 +1,45 @@
+"""Adam whose moments last from batch to batch, as declared state for methods that want it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from torch import Tensor
+
+from ctta.methods.base import Method
+from ctta.methods.kept import per_tensor, scalar
+from ctta.optim import AdamState, adam
+
+S = TypeVar("S")
+
+
+class AdamMemory(Method[S]):
+    """A method that can take Adam steps; each tensor counts its own updates."""
+
+    mean: dict[str, Tensor] = per_tensor("First moment of Adam.")
+    square: dict[str, Tensor] = per_tensor("Second moment of Adam.")
+    updates: dict[str, int] = scalar(lambda _: {}, "Adam updates of each tensor since the reset.")
+
+    def adam(
+        self,
+        gradients: Mapping[str, Tensor],
+        rates: Mapping[str, Tensor | float],
+        *,
+        beta1: float = 0.9,
+        weight_decay: float = 0.0,
+    ) -> dict[str, Tensor]:
+        """Update the moments of every tensor with a gradient; return new values for those with a rate."""
+        moved: dict[str, Tensor] = {}
+        for name, gradient in gradients.items():
+            theta = self.value(name)
+            before = AdamState.zero(theta)
+            if name in self.mean:
+                before = AdamState(self.mean[name], self.square[name], self.updates[name])
+            value, after = adam(
+                theta, gradient, rates.get(name, 0.0), before, beta1=beta1, weight_decay=weight_decay
+            )
+            self.mean[name], self.square[name], self.updates[name] = after
+            if name in rates:
+                moved[name] = value
+        return moved

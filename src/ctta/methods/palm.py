@@ -1,0 +1,396 @@
+"""PALM: Pushing Adaptive Learning Rate Mechanisms for CTTA (Maharana, Zhang and Guo, AAAI 2025).
+
+Each batch goes through two stages. Stage one backpropagates the divergence between the prediction and the
+uniform distribution (Eq. 1-2) and selects the tensors whose gradient norm Z is at most eta. Stage two turns
+the sensitivity of the selected tensors (Eq. 4) and its moving average (Eq. 5) into a deviation (Eq. 6), an
+importance (Eq. 7) and a learning rate (Eq. 8); one step on filtered entropy plus consistency (Eq. 11) follows.
+
+The paper and its official code differ in many places. `variant="official"` is the code that made the
+published numbers, `variant="paper"` the equations read literally, `variant="paper-eta-c"` the equations
+with eta / classes, so that the first batch selects what the code selects. Each difference is also a setting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ctta.errors import SettingError
+from ctta.functional import (
+    consistency,
+    deviation,
+    filtered_entropy,
+    gradient_score,
+    importance,
+    moving_average,
+    sensitivity,
+    uniform_kl,
+)
+from ctta.methods.kept import per_tensor, scalar
+from ctta.methods.layers import Group
+from ctta.methods.moments import AdamMemory
+from ctta.methods.registry import register
+from ctta.optim import sign_step
+from ctta.settings import setting
+
+DEFAULT_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class PalmSettings:
+    """Settings of PALM; the defaults are the official CIFAR-10-C settings."""
+
+    variant: Literal["official", "paper", "paper-eta-c"] = setting(
+        "official", "Published code, equations read literally, or equations with eta / classes."
+    )
+
+    # the paper's own hyper-parameters
+    lr: float = setting(5e-4, "Base learning rate, the paper's kappa.", low=0.0)
+    alpha: float = setting(0.5, "Weight of the current batch in the sensitivity average.", low=0.0, high=1.0)
+    temperature: float = setting(50.0, "Smoothing T of the logits in the selection loss.", above=0.0)
+    eta: float | Literal["auto"] = setting(
+        1.0, 'Select tensors whose gradient norm is at most this; "auto" finds it on the first batch.'
+    )
+    adapt_share: float | None = setting(
+        None,
+        f'Share of the adaptable parameters that eta="auto" aims at (None: {DEFAULT_SHARE:g}).',
+        above=0.0,
+        high=1.0,
+    )
+    lam: float = setting(0.01, "Weight lambda of the consistency loss; 0 skips the augmented view.", low=0.0)
+    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0)
+    entropy_margin: float = setting(0.4, "Entropy below which a sample counts.", low=0.0)
+
+    # stage one: selection
+    target_scale: Literal["ones", "uniform"] = setting(
+        "ones", "Target of the selection loss: ones (gradients classes times larger) or 1/classes."
+    )
+    kl_direction: Literal["u||p", "p||u"] = setting("u||p", "KL(u||p) as in Eq. 2, or KL(p||u) as in Eq. 1.")
+    batch_reduction: Literal["mean", "sum"] = setting("mean", "Selection loss over the batch.")
+    score_unit: Literal["tensor", "module"] = setting(
+        "tensor", "Whether Z belongs to a tensor or is summed over the tensors of its module."
+    )
+    select_compare: Literal["<=", "<"] = setting("<=", "How Z is compared with eta.")
+    eta_scale: Literal["one", "classes"] = setting("one", 'Divide eta by 1 or by the number of "classes".')
+    temperature_schedule: Literal["constant", "grow"] = setting(
+        "constant", "Keep T, or raise it whenever a batch selects more parameters than the one before."
+    )
+    temperature_growth: float = setting(1.1, "Factor on T when it grows.", low=1.0)
+    modules: Literal["conv-norm", "conv", "norm", "all"] = setting(
+        "conv-norm", "Layers whose parameters may be adapted."
+    )
+
+    # stage two: learning rates
+    granularity: Literal["tensor", "element"] = setting(
+        "tensor", "One learning rate per tensor (its mean importance) or per element."
+    )
+    unselected_lr: Literal["stale", "zero"] = setting(
+        "stale", "Tensors not selected now keep their last learning rate, or are frozen."
+    )
+    average_update: Literal["selected", "all"] = setting(
+        "selected", "Which tensors update their sensitivity average."
+    )
+    average_init: Literal["zero", "first"] = setting("zero", "Sensitivity average before the first selection.")
+    eps: float = setting(1e-8, "Added to numerator and denominator of the importance.", above=0.0)
+
+    # the update
+    adam_state: Literal["fresh", "persistent"] = setting(
+        "fresh", "A new Adam every batch (a sign step) or one that keeps its moments."
+    )
+    frozen_moments: Literal["update", "skip"] = setting(
+        "update", "Whether a persistent Adam updates the moments of frozen tensors."
+    )
+    margin_unit: Literal["nats", "log-classes"] = setting(
+        "nats", "entropy_margin in nats, or as a fraction of log(classes)."
+    )
+    margin_compare: Literal["<", "<="] = setting("<", "How an entropy is compared with the margin.")
+    entropy_reduction: Literal["kept", "batch"] = setting(
+        "kept", "Average the entropy over the kept samples or over the batch."
+    )
+    empty_filter: Literal["consistency", "skip"] = setting(
+        "consistency", "With no sample kept: step on consistency alone, or do not step."
+    )
+    consistency_scale: Literal["classes", "one"] = setting("classes", "Multiply lam by the number of classes.")
+    consistency_detach: Literal["none", "clean", "view"] = setting(
+        "none", "Where the gradient of the consistency loss is stopped."
+    )
+    consistency_samples: Literal["all", "kept"] = setting("all", "Samples the consistency loss averages over.")
+    bn_mode: Literal["batch", "source"] = setting("batch", "Statistics BatchNorm normalises with.")
+    forward_order: Literal["early", "late"] = setting(
+        "early", "Augmented forward before stage one, or after it (less memory, same result)."
+    )
+    returned_logits: Literal["before", "after"] = setting("before", "Return the logits before or after the step.")
+    steps: int = setting(1, "Repetitions of the whole procedure per batch.", low=1)
+
+    def __post_init__(self) -> None:
+        """Refuse an eta and a share at once."""
+        if self.adapt_share is not None and self.eta != "auto":
+            raise SettingError(
+                f"Expected either `eta` or `adapt_share`, but got eta={self.eta!r} and "
+                f'adapt_share={self.adapt_share!r}: leave one out (adapt_share goes with eta="auto").'
+            )
+
+    @staticmethod
+    def implied(given: Mapping[str, Any]) -> dict[str, Any]:
+        """Who asks for a share asks for the eta that gives it, whatever the preset says."""
+        return {"eta": "auto"} if given.get("adapt_share") is not None else {}
+
+
+PAPER: dict[str, Any] = {
+    "target_scale": "uniform",
+    "granularity": "element",
+    "unselected_lr": "zero",
+    "adam_state": "persistent",
+    "frozen_moments": "update",
+    "weight_decay": 0.0,
+    "margin_unit": "log-classes",
+    "margin_compare": "<=",
+    "entropy_reduction": "batch",
+    "consistency_scale": "one",
+}
+
+
+@register(
+    "palm",
+    paper="PALM: Pushing Adaptive Learning Rate Mechanisms for Continual Test-Time Adaptation",
+    year=2025,
+    needs={"conv or norm layers"},
+    presets={
+        "cifar10-c": {"lr": 5e-4, "alpha": 0.5, "temperature": 50.0, "eta": 1.0, "lam": 0.01},
+        "cifar100-c": {
+            "lr": 5e-4,
+            "alpha": 0.9,
+            "temperature": 100.0,
+            "eta": 0.5,
+            "lam": 0.01,
+            "weight_decay": 5e-4,
+        },
+        "imagenet-c": {"lr": 5e-5, "alpha": 0.5, "temperature": 1000.0, "eta": 0.3, "lam": 0.01},
+    },
+    variants={"official": {}, "paper": PAPER, "paper-eta-c": {**PAPER, "eta_scale": "classes"}},
+)
+class Palm(AdamMemory[PalmSettings]):
+    """Select uncertain tensors by gradient norm and set their learning rates by parameter sensitivity."""
+
+    average: dict[str, Tensor] = per_tensor("Moving average S^ of the sensitivity, as its tensor (Eq. 5).")
+    factor: dict[str, Tensor] = per_tensor("Importance i in force: a scalar, or as its tensor (Eq. 7).")
+    ever_selected: list[str] = scalar(lambda _: [], "Tensors selected at least once.")
+    threshold: float | None = scalar(None, 'The eta that eta="auto" found on the first batch.')
+    temperature: float = scalar(lambda m: m.settings.temperature, "Temperature T in force.")
+    selected_before: int | None = scalar(None, "Parameters the batch before selected, for the T schedule.")
+
+    def adaptable(self) -> Group:
+        """Conv and norm layers, unless the settings say otherwise."""
+        return self.settings.modules
+
+    def bn_mode(self) -> Literal["batch", "source"]:
+        """Batch statistics, unless the settings say otherwise."""
+        return self.settings.bn_mode
+
+    def step(self, x: Tensor) -> Tensor:
+        """Select, set the learning rates, update; return the logits before the (last) update."""
+        for _ in range(self.settings.steps):
+            logits = self.adapt(x)
+        if self.settings.returned_logits == "after":
+            with torch.no_grad():
+                logits = self.forward(x)
+        return logits
+
+    def adapt(self, x: Tensor) -> Tensor:
+        """One pass of the whole procedure; returns the logits it started from."""
+        early = self.settings.forward_order == "early"
+        logits = self.forward(x)
+        view = self.forward_view(x) if early else None
+        gradients = self.uncertainty_gradients(logits)
+        selected = self.select(gradients, classes=logits.shape[1])
+        self.update_importance(gradients, selected)
+        if not early:
+            view = self.forward_view(x)
+        self.update(logits, view)
+        self.update_temperature(selected)
+        return logits
+
+    # ---------------------------------------------------------------- stage one: which tensors
+
+    def uncertainty_gradients(self, logits: Tensor) -> dict[str, Tensor]:
+        """Gradient of KL(softmax(l / T), u) for every adaptable tensor the model uses (Eq. 1-2)."""
+        s = self.settings
+        loss = uniform_kl(
+            logits,
+            self.temperature,
+            target_scale=s.target_scale,
+            direction=s.kl_direction,
+            reduction=s.batch_reduction,
+        )
+        return self.gradients(loss, retain_graph=True)
+
+    def select(self, gradients: dict[str, Tensor], classes: int) -> list[str]:
+        """Names of the tensors with Z <= eta. Tensors the model never used are not candidates."""
+        scores = dict(
+            zip(gradients, _to_list([gradient_score(g) for g in gradients.values()]), strict=True)
+        )
+        if self.settings.score_unit == "module":
+            scores = _sum_over_modules(scores)
+        eta = self.eta(scores, classes)
+        if self.settings.select_compare == "<=":
+            selected = [name for name, score in scores.items() if score <= eta]
+        else:
+            selected = [name for name, score in scores.items() if score < eta]
+        self.ever_selected = list(dict.fromkeys([*self.ever_selected, *selected]))
+        unused = sorted(self.adapted.keys() - gradients.keys())
+        self.note(
+            selected=tuple(selected),
+            scores=scores,
+            eta=eta,
+            temperature=self.temperature,
+            notes=(f"not used by the model: {', '.join(unused)}",) if unused else (),
+        )
+        return selected
+
+    def eta(self, scores: dict[str, float], classes: int) -> float:
+        """Threshold in force; the first batch fixes it for eta="auto"."""
+        s = self.settings
+        if s.eta != "auto":
+            return s.eta / classes if s.eta_scale == "classes" else s.eta
+        if self.threshold is None:
+            sizes = {name: self.adapted[name].numel() for name in scores}
+            share = DEFAULT_SHARE if s.adapt_share is None else s.adapt_share
+            self.threshold = threshold_for_share(scores, sizes, share * self.size)
+        return self.threshold
+
+    def update_temperature(self, selected: list[str]) -> None:
+        """Raise T when this batch selected more parameters than the one before, if the schedule says so."""
+        count = sum(self.adapted[name].numel() for name in selected)
+        grew = self.selected_before is not None and count > self.selected_before
+        if grew and self.settings.temperature_schedule == "grow":
+            self.temperature *= self.settings.temperature_growth
+        self.selected_before = count
+
+    # ---------------------------------------------------------------- stage two: how fast
+
+    def update_importance(self, gradients: dict[str, Tensor], selected: list[str]) -> None:
+        """Sensitivity, its average, deviation and importance of the selected tensors (Eq. 4-7)."""
+        s = self.settings
+        if s.unselected_lr == "zero":
+            self.factor = {}
+        chosen = set(selected)
+        for name in gradients if s.average_update == "all" else selected:
+            current = sensitivity(self.value(name), gradients[name])
+            start = current if s.average_init == "first" else 0.0
+            self.average[name] = moving_average(self.average.get(name, start), current, s.alpha)
+            if name in chosen:
+                ratio = importance(deviation(current, self.average[name]), self.average[name], s.eps)
+                self.factor[name] = ratio if s.granularity == "element" else ratio.mean()
+
+    # ---------------------------------------------------------------- the update
+
+    def forward_view(self, x: Tensor) -> Tensor | None:
+        """Logits of the augmented view, or None where it carries no weight."""
+        return self.forward(self.view(x)) if self.settings.lam > 0 else None
+
+    def objective(self, logits: Tensor, view: Tensor | None) -> Tensor | None:
+        """Filtered entropy plus weighted consistency (Eq. 9-11), or None where there is nothing to do."""
+        s = self.settings
+        classes = logits.shape[1]
+        margin = s.entropy_margin * (math.log(classes) if s.margin_unit == "log-classes" else 1.0)
+        entropy, kept = filtered_entropy(
+            logits, margin, reduction=s.entropy_reduction, compare=s.margin_compare
+        )
+        losses = {"entropy": entropy}
+        total = entropy
+        if view is not None:
+            agreement = consistency(
+                logits.detach() if s.consistency_detach == "clean" else logits,
+                view.detach() if s.consistency_detach == "view" else view,
+                samples=kept if s.consistency_samples == "kept" else None,
+            )
+            weight = s.lam * classes if s.consistency_scale == "classes" else s.lam
+            losses["consistency"] = agreement
+            total = entropy + weight * agreement
+        losses["total"] = total
+        *values, count = _to_list([*losses.values(), kept.sum()])
+        self.note(losses=dict(zip(losses, values, strict=True)), kept=int(count))
+        if count:
+            return total
+        self._note_in_words(f"no sample below the entropy margin {margin:.4g}")
+        return None if s.empty_filter == "skip" else total
+
+    def update(self, logits: Tensor, view: Tensor | None) -> None:
+        """Move every tensor that has a learning rate, kappa * i (Eq. 8), down the gradient of the objective."""
+        s = self.settings
+        total = self.objective(logits, view)
+        rates = {name: s.lr * factor for name, factor in self.factor.items()} if total is not None else {}
+        if total is None:
+            moved = {}
+        elif s.adam_state == "fresh":
+            moved = {
+                name: sign_step(
+                    self.value(name), gradient, rates[name], weight_decay=s.weight_decay
+                )
+                for name, gradient in self.gradients(total, rates).items()
+            }
+        else:
+            wanted = None if s.frozen_moments == "update" else rates
+            moved = self.adam(self.gradients(total, wanted), rates, weight_decay=s.weight_decay)
+        self.move(moved)
+        self._note_rates(moved)
+
+    def _note_rates(self, moved: Iterable[str]) -> None:
+        means = _to_list([factor.mean() for factor in self.factor.values()])
+        factors = dict(zip(self.factor, means, strict=True))
+        moving = set(moved)
+        self.note(
+            importance={name: factors.get(name, 0.0) for name in self.adapted},
+            learning_rates={
+                name: self.settings.lr * factors[name] if name in moving else 0.0 for name in self.adapted
+            },
+            shares={
+                "selected": self.share(self.notes["selected"]),
+                "moved": self.share(moving),
+                "ever_selected": self.share(self.ever_selected),
+            },
+        )
+
+    def _note_in_words(self, words: str) -> None:
+        self.note(notes=(*self.notes.get("notes", ()), words))
+
+
+def threshold_for_share(scores: dict[str, float], sizes: dict[str, int], wanted: float) -> float:
+    """Threshold that selects as near as possible to `wanted` parameters, and at least one tensor.
+
+    It lies between the last score selected and the first one not, in the middle of their logarithms, so that
+    the next batch, whose scores differ a little, selects much the same.
+
+    >>> threshold_for_share({"a": 1.0, "b": 4.0, "c": 64.0}, {"a": 10, "b": 10, "c": 80}, wanted=20)
+    16.0
+    """
+    levels = sorted(set(scores.values()))
+    total, reached = 0, []
+    for level in levels:
+        total += sum(sizes[name] for name, score in scores.items() if score == level)
+        reached.append(total)
+    best = min(range(len(levels)), key=lambda k: abs(reached[k] - wanted))
+    last = levels[best]
+    following = levels[best + 1] if best + 1 < len(levels) else 4.0 * last
+    return math.sqrt(last * following) if last > 0 else following / 2
+
+
+def _sum_over_modules(scores: dict[str, float]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for name, score in scores.items():
+        module = name.rpartition(".")[0]
+        totals[module] = totals.get(module, 0.0) + score
+    return {name: totals[name.rpartition(".")[0]] for name in scores}
+
+
+def _to_list(scalars: list[Tensor]) -> list[float]:
+    """Bring many scalars to the host at once."""
+    if not scalars:
+        return []
+    values: list[float] = torch.stack([value.detach().double() for value in scalars]).tolist()
+    return values

@@ -1,0 +1,143 @@
+"""The registry of methods: one frozen entry each, written by a decorator above the class."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar, get_args
+
+from ctta.errors import SettingError
+from ctta.methods.base import Method
+from ctta.settings import Setting, build, describe, suggestion
+
+M = TypeVar("M", bound=type[Method[Any]])
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """What is known of a method before any model is there."""
+
+    name: str
+    paper: str
+    year: int
+    needs: frozenset[str]
+    settings: tuple[Setting, ...]
+    presets: Mapping[str, Values]
+    variants: Mapping[str, Values]
+    summary: str
+    method: type[Method[Any]] = field(repr=False)
+    settings_type: type = field(repr=False)
+
+    def resolve(self, preset: str | None, values: Values) -> Any:
+        """Settings from defaults, then the preset, then the variant, then what the caller gave.
+
+        A settings class may add what the caller's choice implies: `implied(given) -> values`.
+        """
+        given = dict(values)
+        base: dict[str, Any] = {}
+        if preset is not None:
+            base |= _pick("preset", preset, self.presets, self.name)
+        if self.variants:
+            variant = given.get("variant", base.get("variant", self._default("variant")))
+            base |= _pick("variant", variant, self.variants, self.name)
+        if hasattr(self.settings_type, "implied"):
+            base |= self.settings_type.implied(given)
+        return build(self.settings_type, base | given, owner=self.name)
+
+    def _default(self, name: str) -> Any:
+        return next(item.default for item in self.settings if item.name == name)
+
+
+_ENTRIES: dict[str, MethodEntry] = {}
+
+
+def register(
+    name: str,
+    *,
+    paper: str,
+    year: int,
+    needs: set[str] | None = None,
+    presets: Mapping[str, Values] | None = None,
+    variants: Mapping[str, Values] | None = None,
+) -> Callable[[M], M]:
+    """Enter a method under a name. `needs` says in words what a model or stream must offer.
+
+    The settings class is read from the type argument: `class Tent(Method[TentSettings])`. `variants` are
+    bundles of settings chosen by the setting `variant`.
+    """
+
+    def enter(method: M) -> M:
+        settings_type = _settings_type(method)
+        known = {item.name for item in describe(settings_type)}
+        for values in (*(presets or {}).values(), *(variants or {}).values()):
+            build(settings_type, values, owner=name)
+        if variants and "variant" not in known:
+            raise SettingError(f"{name} has variants but no setting `variant` to choose among them.")
+        taken = _ENTRIES.get(name)
+        if taken and (taken.method.__module__, taken.method.__name__) != (method.__module__, method.__name__):
+            raise SettingError(f"The name `{name}` is taken by {taken.method.__module__}.{taken.method.__name__}.")
+        _ENTRIES[name] = MethodEntry(
+            name=name,
+            paper=paper,
+            year=year,
+            needs=frozenset(needs or ()),
+            settings=describe(settings_type),
+            presets=_frozen(presets),
+            variants=_frozen(variants),
+            summary=(method.__doc__ or "").strip().split("\n")[0],
+            method=method,
+            settings_type=settings_type,
+        )
+        return method
+
+    return enter
+
+
+def list_methods() -> list[MethodEntry]:
+    """All registered methods, oldest paper first."""
+    _import_methods()
+    return sorted(_ENTRIES.values(), key=lambda entry: (entry.year, entry.name))
+
+
+def find(method: str | type[Method[Any]]) -> MethodEntry:
+    """Return the entry of a method given by name or by class."""
+    _import_methods()
+    for entry in _ENTRIES.values():
+        if method in (entry.name, entry.method):
+            return entry
+    if not isinstance(method, str):
+        raise SettingError(f"{method!r} is not a registered method: put @register(...) above its class.")
+    names = ", ".join(_ENTRIES)
+    raise SettingError(f"There is no method `{method}`.{suggestion(method, _ENTRIES)} Methods: {names}.")
+
+
+def _import_methods() -> None:
+    """Import every file beside this one, so that a method in a new file needs no other change."""
+    package = importlib.import_module("ctta.methods")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"ctta.methods.{module.name}")
+
+
+def _pick(what: str, name: str, choices: Mapping[str, Values], owner: str) -> Values:
+    if name not in choices:
+        known = ", ".join(choices) or "none"
+        raise SettingError(
+            f"{owner} has no {what} `{name}`.{suggestion(str(name), choices)} Known: {known}."
+        )
+    return choices[name]
+
+
+def _frozen(values: Mapping[str, Values] | None) -> Mapping[str, Values]:
+    return MappingProxyType({name: MappingProxyType(dict(item)) for name, item in (values or {}).items()})
+
+
+def _settings_type(method: type[Method[Any]]) -> type:
+    for base in getattr(method, "__orig_bases__", ()):
+        for argument in get_args(base):
+            if isinstance(argument, type):
+                return argument
+    raise SettingError(f"Say which settings {method.__name__} takes: class {method.__name__}(Method[Settings]).")

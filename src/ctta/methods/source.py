@@ -1,0 +1,28 @@
+"""Source: the model as it was trained, the line every method is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ctta.methods.base import Method
+from ctta.methods.registry import register
+
+BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c")
+
+
+@dataclass(frozen=True)
+class SourceSettings:
+    """Source has nothing to set."""
+
+
+@register("source", paper="no adaptation", year=0, presets={name: {} for name in BENCHMARKS})
+class Source(Method[SourceSettings]):
+    """Adapt nothing; BatchNorm uses its source statistics."""
+
+    statistics = "source"
+
+    def step(self, x: Tensor) -> Tensor:
+        """Return the source model's logits."""
+        return self.forward(x)

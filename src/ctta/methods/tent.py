@@ -1,0 +1,87 @@
+"""Tent: fully test-time adaptation by entropy minimisation (Wang et al., ICLR 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from ctta.functional import softmax_entropy
+from ctta.methods.kept import per_tensor
+from ctta.methods.moments import AdamMemory
+from ctta.methods.registry import register
+from ctta.optim import sgd
+from ctta.settings import setting
+
+
+@dataclass(frozen=True)
+class TentSettings:
+    """Settings of Tent; the defaults are the published CIFAR settings."""
+
+    lr: float = setting(1e-3, "Step size.", low=0.0)
+    optimizer: Literal["adam", "sgd"] = setting("adam", "What turns a gradient into a step.")
+    momentum: float = setting(0.9, "Momentum of sgd, first beta of adam.", low=0.0, high=1.0)
+    nesterov: bool = setting(True, "Whether sgd looks ahead (Nesterov).")
+    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0)
+    steps: int = setting(1, "Updates per batch; the logits before the last one are returned.", low=1)
+
+
+@register(
+    "tent",
+    paper="Tent: Fully Test-Time Adaptation by Entropy Minimization",
+    year=2021,
+    needs={"norm layers"},
+    presets={
+        "cifar10-c": {"lr": 1e-3},
+        "cifar100-c": {"lr": 1e-3},
+        "imagenet-c": {"lr": 2.5e-4, "optimizer": "sgd"},
+        # the learning rates in the configuration files of the PALM repository, not those of its table
+        "palm-repo-cifar10-c": {"lr": 1e-5},
+        "palm-repo-cifar100-c": {"lr": 2e-5},
+    },
+)
+class Tent(AdamMemory[TentSettings]):
+    """Minimise the mean prediction entropy over the scale and shift of the norm layers."""
+
+    adapts = "norm"
+
+    velocity: dict[str, Tensor] = per_tensor("Velocity of sgd.")
+
+    def step(self, x: Tensor) -> Tensor:
+        """Take `steps` updates; return the logits before the last."""
+        for _ in range(self.settings.steps):
+            logits = self.forward(x)
+            entropy = softmax_entropy(logits).mean()
+            self.descend(self.gradients(entropy))
+            self.note(losses={"entropy": entropy.item(), "total": entropy.item()})
+        return logits
+
+    def descend(self, gradients: dict[str, Tensor]) -> None:
+        """Move every tensor that has a gradient."""
+        s = self.settings
+        rates = dict.fromkeys(gradients, s.lr)
+        if s.optimizer == "adam":
+            moved = self.adam(gradients, rates, beta1=s.momentum, weight_decay=s.weight_decay)
+        else:
+            moved = {name: self.sgd(name, gradient) for name, gradient in gradients.items()}
+        self.move(moved)
+        self.note(
+            learning_rates={name: rates.get(name, 0.0) for name in self.adapted},
+            shares={"moved": self.share(moved)},
+        )
+
+    def sgd(self, name: str, gradient: Tensor) -> Tensor:
+        """Return the new value of one tensor after a step of gradient descent with momentum."""
+        s = self.settings
+        theta = self.value(name)
+        moved, self.velocity[name] = sgd(
+            theta,
+            gradient,
+            s.lr,
+            self.velocity.get(name),
+            momentum=s.momentum,
+            nesterov=s.nesterov,
+            weight_decay=s.weight_decay,
+        )
+        return moved

@@ -1,0 +1,40 @@
+"""A random generator that is copied, pickled and saved with the adapter that owns it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Rng:
+    """A seeded CPU generator.
+
+    Draws are made on the CPU and moved, so that one seed gives one run on every device and the global
+    random state is never touched.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def state(self) -> Tensor:
+        """Return the generator's state, a vector of bytes."""
+        return self.generator.get_state()
+
+    def restore(self, state: Tensor) -> None:
+        """Continue from a state that `state` returned."""
+        self.generator.set_state(state.cpu())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"state": self.state()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.generator = torch.Generator()
+        self.restore(saved["state"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Rng:
+        twin = Rng.__new__(Rng)
+        twin.__setstate__(self.__getstate__())
+        memo[id(self)] = twin
+        return twin

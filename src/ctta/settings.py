@@ -1,0 +1,157 @@
+"""Typed settings: one frozen dataclass a method, from which checks, flags and tables follow.
+
+A field is written once::
+
+    @dataclass(frozen=True)
+    class TentSettings:
+        lr: float = setting(1e-3, "Step size.", low=0.0)
+        optimizer: Literal["adam", "sgd"] = setting("adam", "Which optimiser moves the weights.")
+
+`describe` turns the class into plain data (name, type, default, range, help), `build` turns keyword
+arguments into a checked instance or refuses them with a sentence that says what would be accepted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ctta.errors import SettingError
+
+T = TypeVar("T")
+
+
+def setting(
+    default: Any,
+    help: str,  # the word people look for, and no builtin is needed here
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """Declare one setting: its default, one sentence of help, and its range.
+
+    `low` and `high` are inclusive bounds, `above` is an exclusive lower bound.
+    """
+    limits = {"low": low, "high": high, "above": above}
+    return dataclasses.field(default=default, metadata={"help": help, **limits})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of one setting, as plain data."""
+
+    name: str
+    help: str
+    default: Any
+    types: tuple[type, ...]
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+
+    @property
+    def accepts(self) -> str:
+        """The accepted values in words: 'a number in [0, 1]', '"adam" or "sgd"'."""
+        words = [f'"{choice}"' for choice in self.choices]
+        if float in self.types:
+            words.insert(0, _with_range("a number", self))
+        elif int in self.types:
+            words.insert(0, _with_range("a whole number", self))
+        if bool in self.types:
+            words.append("True or False")
+        if str in self.types:
+            words.append("a string")
+        if type(None) in self.types:
+            words.append("None")
+        return " or ".join(words) if len(words) < 3 else ", ".join(words[:-1]) + " or " + words[-1]
+
+    def check(self, value: Any) -> Any:
+        """Return the value in its declared type, or refuse it."""
+        if value is None and type(None) in self.types:
+            return None
+        if isinstance(value, str) and (value in self.choices or str in self.types):
+            return value
+        if isinstance(value, bool):
+            if bool in self.types:
+                return value
+        elif isinstance(value, Integral) and int in self.types and self._in_range(int(value)):
+            return int(value)
+        elif isinstance(value, Real) and float in self.types and self._in_range(float(value)):
+            return float(value)
+        hint = suggestion(value, self.choices) if isinstance(value, str) else ""
+        raise SettingError(f"Expected `{self.name}` to be {self.accepts}, but got {value!r}.{hint}")
+
+    def _in_range(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+        )
+
+
+def _with_range(noun: str, item: Setting) -> str:
+    if item.high is not None and item.low is not None:
+        return f"{noun} in [{item.low:g}, {item.high:g}]"
+    if item.high is not None and item.above is not None:
+        return f"{noun} in ({item.above:g}, {item.high:g}]"
+    if item.above is not None:
+        return f"{noun} above {item.above:g}"
+    if item.low is not None:
+        return f"{noun} of at least {item.low:g}"
+    return noun
+
+
+def describe(settings_type: type) -> tuple[Setting, ...]:
+    """List the settings of a dataclass, in the order they are written."""
+    hints = get_type_hints(settings_type)
+    found = []
+    for item in dataclasses.fields(settings_type):
+        kinds, choices = _read_annotation(hints[item.name])
+        limits = {key: item.metadata.get(key) for key in ("low", "high", "above")}
+        text = item.metadata.get("help", "")
+        found.append(Setting(item.name, text, item.default, kinds, choices, **limits))
+    return tuple(found)
+
+
+def _read_annotation(hint: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
+    """Split an annotation into its plain types and its literal choices."""
+    if get_origin(hint) is Literal:
+        return (), tuple(get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        kinds: tuple[type, ...] = ()
+        choices: tuple[str, ...] = ()
+        for part in get_args(hint):
+            more_kinds, more_choices = _read_annotation(part)
+            kinds, choices = kinds + more_kinds, choices + more_choices
+        return kinds, choices
+    return (hint,), ()
+
+
+def build(settings_type: type[T], values: Mapping[str, Any], *, owner: str) -> T:
+    """Make checked settings; `owner` names the method in the message when a name is unknown."""
+    known = {item.name: item for item in describe(settings_type)}
+    for name in values:
+        if name not in known:
+            accepted = ", ".join(known) or "none"
+            raise SettingError(
+                f"{owner} has no setting `{name}`.{suggestion(name, known)} Accepted settings: {accepted}."
+            )
+    return settings_type(**{name: known[name].check(value) for name, value in values.items()})
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return ' Did you mean `x`?' when a known name is close to the word, else nothing.
+
+    >>> suggestion("temprature", ["eta", "temperature"])
+    ' Did you mean `temperature`?'
+    """
+    close = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
+    return f" Did you mean `{close[0]}`?" if close else ""
