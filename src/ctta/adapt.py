@@ -20,7 +20,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from ctta import checkpoint
 from ctta._version import __version__
 from ctta.augment import Augmentation, choose
-from ctta.errors import AugmentError, InputError, ModelError, NonFiniteError, SettingError, StateError
+from ctta.errors import AugmentError, ModelError, NonFiniteError, SettingError, StateError
 from ctta.inputs import InputGuard
 from ctta.methods.base import Augment, Method, State
 from ctta.methods.layers import all_finite
@@ -160,7 +160,7 @@ class Adapter(nn.Module):
         with torch.inference_mode(False), torch.enable_grad():
             x = self._guard.check(images)
             before = self._take_snapshot()
-            self.method.notes.clear()
+            self.method.begin()
             torch.clear_autocast_cache()  # weights cast before the last step, or without a graph, are stale
             try:
                 logits, reason = self._step(x, before)

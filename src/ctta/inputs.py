@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from ctta.errors import CttaError, InputError
 from ctta.methods.base import describe_value
-from ctta.methods.layers import CONV
+from ctta.precision import autocast_on
 
 Signature = tuple[int, int]
 """Rank of a batch and size of its second dimension (channels)."""
@@ -63,20 +65,20 @@ class InputGuard:
             )
         if images.numel() == 0:
             raise InputError(f"Expected at least one image, but got an empty batch, {tuple(images.shape)}.")
-        autocast = torch.is_autocast_enabled(images.device.type)
-        if images.dtype != self.dtype and not (autocast and images.is_floating_point()):
-            cure = "images.float() / 255" if images.dtype == torch.uint8 else f"images.to({self.dtype})"
-            raise InputError(f"Expected {self.dtype} images, but got {images.dtype}: convert with {cure}.")
         devices = {tensor.device for tensor in self.model.parameters()}
         if len(devices) == 1 and images.device not in devices:
             place = next(iter(devices))
             raise InputError(
                 f'Expected images on {place}, where the model is, but got {images.device}: images.to("{place}").'
             )
+        castable = images.is_floating_point() and autocast_on(images.device.type)
+        if images.dtype != self.dtype and not castable:
+            cure = "images.float() / 255" if images.dtype == torch.uint8 else f"images.to({self.dtype})"
+            raise InputError(f"Expected {self.dtype} images, but got {images.dtype}: convert with {cure}.")
 
     def _check_values(self, images: Tensor) -> None:
-        low, high = (bound.item() for bound in torch.aminmax(images.detach()))  # NaN shows in both
-        if not (abs(low) < float("inf") and abs(high) < float("inf")):
+        low, high = torch.stack(torch.aminmax(images.detach())).tolist()  # NaN shows in both
+        if not (math.isfinite(low) and math.isfinite(high)):
             bad = int((~images.isfinite()).flatten(1).any(1).sum())
             raise InputError(
                 f"Expected finite pixels, but {bad} of {len(images)} images hold NaN or infinity: leave them out."
@@ -130,6 +132,6 @@ def signature(x: Tensor) -> Signature:
 def hint(model: nn.Module) -> Signature | None:
     """Rank and channels the first convolution of a model would take, if it has one."""
     for module in model.modules():
-        if isinstance(module, CONV):
-            return len(module.kernel_size) + 2, module.in_channels  # type: ignore[arg-type]
+        if isinstance(module, _ConvNd):
+            return len(module.kernel_size) + 2, module.in_channels
     return None

@@ -97,6 +97,27 @@ class Setting:
         )
 
 
+class Settings(tuple[Setting, ...]):
+    """The settings of a method in the order they are written, also by name: `settings["eta"].help`."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a setting by position or by name."""
+        if isinstance(key, str):
+            for item in self:
+                if item.name == key:
+                    return item
+            raise KeyError(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.names if isinstance(key, str) else super().__contains__(key)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the settings."""
+        return tuple(item.name for item in self)
+
+
 def _with_range(noun: str, item: Setting) -> str:
     if item.high is not None and item.low is not None:
         return f"{noun} in [{item.low:g}, {item.high:g}]"
@@ -109,7 +130,7 @@ def _with_range(noun: str, item: Setting) -> str:
     return noun
 
 
-def describe(settings_type: type) -> tuple[Setting, ...]:
+def describe(settings_type: type) -> Settings:
     """List the settings of a dataclass, in the order they are written."""
     hints = get_type_hints(settings_type)
     found = []
@@ -118,7 +139,7 @@ def describe(settings_type: type) -> tuple[Setting, ...]:
         limits = {key: item.metadata.get(key) for key in ("low", "high", "above")}
         text = item.metadata.get("help", "")
         found.append(Setting(item.name, text, item.default, kinds, choices, **limits))
-    return tuple(found)
+    return Settings(found)
 
 
 def _read_annotation(hint: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from tests.conftest import GOLDEN, fixed_augment, golden_net, golden_stream
 
 import ctta
-from tests.conftest import GOLDEN, fixed_augment, golden_net, golden_stream
 
 PALM = {"lr": 5e-4, "alpha": 0.5, "temperature": 50, "eta": 1.0, "lam": 0.01, "weight_decay": 0}
 CASES = {

@@ -38,4 +38,6 @@ def choose(augment: Augmentation | Callable[[Tensor], Tensor] | str | None) -> A
     if callable(augment):
         return augment
     names = ", ".join(f'"{name}"' for name in named)
-    raise AugmentError(f"Expected `augment` to be a callable from a batch to a batch or one of {names}, but got {augment!r}.")
+    raise AugmentError(
+        f"Expected `augment` to be a callable from a batch to a batch or one of {names}, but got {augment!r}."
+    )

@@ -66,7 +66,8 @@ class Cotta(Augmentation):
         """Return an augmented copy in [0, 1], of the same shape and dtype."""
         if images.dim() == 5:
             frames = images.transpose(1, 2).flatten(0, 1)
-            return self(frames, generator).unflatten(0, (images.shape[0], -1)).transpose(1, 2)
+            view = self(frames, generator)
+            return view.view(len(images), -1, *view.shape[1:]).transpose(1, 2)
         if images.dim() != 4:
             raise AugmentError(
                 f"The CoTTA augmentation takes images, N x C x H x W, but got shape {tuple(images.shape)}. "

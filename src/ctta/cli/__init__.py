@@ -1,0 +1,56 @@
+"""The command line: one verb a file, imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from ctta._version import __version__
+
+VERBS = {
+    "demo": "Adapt a small model to a changing stream: a first run that needs nothing.",
+    "methods": "List the methods, or one method's settings and presets.",
+    "doctor": "Show versions, device, threads, extras, and what is missing.",
+}
+
+
+class Verbs(click.Group):
+    """A group whose commands live in `ctta.cli.<verb>` and are imported when used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb's file and return its command."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"ctta.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without importing any."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="ctta")
+def cli() -> None:
+    """Continual test-time adaptation for PyTorch classifiers.
+
+    Example: ctta methods palm
+    """
+
+
+def main(*args: Any, **kwargs: Any) -> Any:
+    """Run the command line; errors of ours end in one sentence and exit code 1."""
+    from ctta.errors import CttaError
+
+    try:
+        return cli(*args, **kwargs)
+    except CttaError as error:
+        click.echo(f"ctta: {error}", err=True)
+        raise SystemExit(1) from None

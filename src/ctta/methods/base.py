@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from ctta.augment import Augmentation
 from ctta.errors import AugmentError, ModelError, NonFiniteError, StateError, UnsupportedModelError
 from ctta.methods.kept import Kept, generator
 from ctta.methods.layers import Group, all_finite, collect, use_batch_statistics
+from ctta.precision import wide, without_autocast
 from ctta.rng import Rng
 
 S = TypeVar("S")
@@ -88,15 +89,14 @@ class Method(Generic[S]):
             raise
         except Exception as error:
             raise ModelError(
-                f"The model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, "
-                f"{x.dtype}: {error}"
+                f"The model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, {x.dtype}: {error}"
             ) from error
         _require_logits(logits, len(x))
-        return _wide(logits)
+        return wide(logits)
 
     def view(self, x: Tensor) -> Tensor:
         """Return an augmented copy of the batch, a constant for autograd."""
-        with torch.no_grad(), _full_precision(x.device.type):
+        with torch.no_grad(), without_autocast(x.device.type):
             if isinstance(self.augment, Augmentation):
                 view = self.augment(x, self.rng.generator)
             else:
@@ -126,13 +126,13 @@ class Method(Generic[S]):
         parameters = [self.adapted[name] for name in wanted]
         found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
         used = zip(wanted, found, strict=True)
-        gradients = {name: _wide(value) for name, value in used if value is not None}
+        gradients = {name: wide(value) for name, value in used if value is not None}
         self.require_finite("gradient", gradients)
         return gradients
 
     def value(self, name: str) -> Tensor:
         """Return an adapted tensor as it is now, without graph, in float32 or wider."""
-        return _wide(self.adapted[name].detach())
+        return wide(self.adapted[name].detach())
 
     def move(self, values: Mapping[str, Tensor]) -> None:
         """Give adapted tensors new values."""
@@ -224,9 +224,7 @@ class Method(Generic[S]):
         """Apply a conversion of tensors (another device, another dtype) to everything that is held."""
         self.model._apply(convert)  # type: ignore[no-untyped-call, unused-ignore]
         self.source = {name: convert(value) for name, value in self.source.items()}
-        self.adapted.update(
-            {name: value for name, value in self.model.named_parameters() if name in self.adapted}
-        )
+        self.adapted.update({name: value for name, value in self.model.named_parameters() if name in self.adapted})
         for name, item in self.kept().items():
             value = getattr(self, name)
             if item.kind == "per tensor":
@@ -238,9 +236,15 @@ class Method(Generic[S]):
 
     # ---------------------------------------------------------------- inner workings
 
+    def begin(self) -> None:
+        """Make ready for a step: an empty report, and gradients on even if the caller switched them off."""
+        self.notes.clear()
+        for parameter in self.adapted.values():
+            parameter.requires_grad_(True)
+
     def _prepare(self) -> None:
         """Put the model into the state every method starts from: eval mode, nothing trainable."""
-        if any(isinstance(p, UninitializedTensorMixin) for p in self.model.parameters()):
+        if any(is_lazy(p) for p in self.model.parameters()):
             raise ModelError("The model has lazy layers that have not seen a batch: run it once before adapting.")
         self.model.eval()
         self.model.requires_grad_(False)
@@ -251,13 +255,15 @@ class Method(Generic[S]):
         group = self.adaptable()
         adapted = collect(self.model, group)
         if not adapted and group != "none":
-            layers = {"norm": "normalisation", "conv": "convolution", "conv-norm": "convolution or normalisation"}
+            layers = {
+                "norm": "normalisation",
+                "conv": "convolution",
+                "conv-norm": "convolution or normalisation",
+            }
             raise UnsupportedModelError(
                 f"{type(self).__name__} adapts the parameters of {layers.get(group, 'all')} layers, and "
                 f"{type(self.model).__name__} has none. Choose another method (see `ctta methods`)."
             )
-        for parameter in adapted.values():
-            parameter.requires_grad_(True)
         return adapted
 
     def _start(self) -> None:
@@ -294,22 +300,13 @@ def describe_value(value: Any) -> str:
 
 def _require_logits(logits: Any, samples: int) -> None:
     if isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() == 2:
-        if logits.shape[0] == samples and logits.shape[1] >= 2:
+        rows, classes = logits.shape
+        if rows == samples and classes >= 2:
             return
     raise ModelError(
         f"Expected the model to return logits, a floating tensor of shape ({samples}, classes) with at least "
         f"2 classes, but got {describe_value(logits)}. Wrap the model so that it returns its logits only."
     )
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    # the constants of the methods (1e-8) and their small steps do not survive half precision
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-
-
-def _full_precision(device_type: str) -> torch.autocast:
-    # augmentation happens before the model: it must not be rounded by a surrounding autocast
-    return torch.autocast(device_type, enabled=False)
 
 
 def _network_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -72,5 +72,5 @@ def all_finite(tensors: list[Tensor]) -> bool:
     if not floating:
         return True
     device = floating[0].device
-    largest = [norm.to(device, torch.float64) for norm in torch._foreach_norm(floating, float("inf"))]
-    return bool(torch.stack(largest).isfinite().all())
+    largest = torch._foreach_norm(floating, float("inf"))
+    return bool(torch.stack([norm.isfinite().to(device) for norm in largest]).all())

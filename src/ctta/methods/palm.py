@@ -75,7 +75,7 @@ class PalmSettings:
     score_unit: Literal["tensor", "module"] = setting(
         "tensor", "Whether Z belongs to a tensor or is summed over the tensors of its module."
     )
-    select_compare: Literal["<=", "<"] = setting("<=", "How Z is compared with eta.")
+    select_cmp: Literal["<=", "<"] = setting("<=", "How Z is compared with eta.")
     eta_scale: Literal["one", "classes"] = setting("one", 'Divide eta by 1 or by the number of "classes".')
     temperature_schedule: Literal["constant", "grow"] = setting(
         "constant", "Keep T, or raise it whenever a batch selects more parameters than the one before."
@@ -92,10 +92,10 @@ class PalmSettings:
     unselected_lr: Literal["stale", "zero"] = setting(
         "stale", "Tensors not selected now keep their last learning rate, or are frozen."
     )
-    average_update: Literal["selected", "all"] = setting(
+    shat_update: Literal["selected", "all"] = setting(
         "selected", "Which tensors update their sensitivity average."
     )
-    average_init: Literal["zero", "first"] = setting("zero", "Sensitivity average before the first selection.")
+    shat_init: Literal["zero", "first"] = setting("zero", "Sensitivity average before the first selection.")
     eps: float = setting(1e-8, "Added to numerator and denominator of the importance.", above=0.0)
 
     # the update
@@ -108,7 +108,7 @@ class PalmSettings:
     margin_unit: Literal["nats", "log-classes"] = setting(
         "nats", "entropy_margin in nats, or as a fraction of log(classes)."
     )
-    margin_compare: Literal["<", "<="] = setting("<", "How an entropy is compared with the margin.")
+    margin_cmp: Literal["<", "<="] = setting("<", "How an entropy is compared with the margin.")
     entropy_reduction: Literal["kept", "batch"] = setting(
         "kept", "Average the entropy over the kept samples or over the batch."
     )
@@ -149,7 +149,7 @@ PAPER: dict[str, Any] = {
     "frozen_moments": "update",
     "weight_decay": 0.0,
     "margin_unit": "log-classes",
-    "margin_compare": "<=",
+    "margin_cmp": "<=",
     "entropy_reduction": "batch",
     "consistency_scale": "one",
 }
@@ -177,7 +177,7 @@ PAPER: dict[str, Any] = {
 class Palm(AdamMemory[PalmSettings]):
     """Select uncertain tensors by gradient norm and set their learning rates by parameter sensitivity."""
 
-    average: dict[str, Tensor] = per_tensor("Moving average S^ of the sensitivity, as its tensor (Eq. 5).")
+    shat: dict[str, Tensor] = per_tensor("Moving average S^ of the sensitivity, as its tensor (Eq. 5).")
     factor: dict[str, Tensor] = per_tensor("Importance i in force: a scalar, or as its tensor (Eq. 7).")
     ever_selected: list[str] = scalar(lambda _: [], "Tensors selected at least once.")
     threshold: float | None = scalar(None, 'The eta that eta="auto" found on the first batch.')
@@ -231,13 +231,11 @@ class Palm(AdamMemory[PalmSettings]):
 
     def select(self, gradients: dict[str, Tensor], classes: int) -> list[str]:
         """Names of the tensors with Z <= eta. Tensors the model never used are not candidates."""
-        scores = dict(
-            zip(gradients, _to_list([gradient_score(g) for g in gradients.values()]), strict=True)
-        )
+        scores = dict(zip(gradients, _to_list([gradient_score(g) for g in gradients.values()]), strict=True))
         if self.settings.score_unit == "module":
             scores = _sum_over_modules(scores)
         eta = self.eta(scores, classes)
-        if self.settings.select_compare == "<=":
+        if self.settings.select_cmp == "<=":
             selected = [name for name, score in scores.items() if score <= eta]
         else:
             selected = [name for name, score in scores.items() if score < eta]
@@ -279,12 +277,12 @@ class Palm(AdamMemory[PalmSettings]):
         if s.unselected_lr == "zero":
             self.factor = {}
         chosen = set(selected)
-        for name in gradients if s.average_update == "all" else selected:
+        for name in gradients if s.shat_update == "all" else selected:
             current = sensitivity(self.value(name), gradients[name])
-            start = current if s.average_init == "first" else 0.0
-            self.average[name] = moving_average(self.average.get(name, start), current, s.alpha)
+            start = current if s.shat_init == "first" else 0.0
+            self.shat[name] = moving_average(self.shat.get(name, start), current, s.alpha)
             if name in chosen:
-                ratio = importance(deviation(current, self.average[name]), self.average[name], s.eps)
+                ratio = importance(deviation(current, self.shat[name]), self.shat[name], s.eps)
                 self.factor[name] = ratio if s.granularity == "element" else ratio.mean()
 
     # ---------------------------------------------------------------- the update
@@ -298,9 +296,7 @@ class Palm(AdamMemory[PalmSettings]):
         s = self.settings
         classes = logits.shape[1]
         margin = s.entropy_margin * (math.log(classes) if s.margin_unit == "log-classes" else 1.0)
-        entropy, kept = filtered_entropy(
-            logits, margin, reduction=s.entropy_reduction, compare=s.margin_compare
-        )
+        entropy, kept = filtered_entropy(logits, margin, reduction=s.entropy_reduction, compare=s.margin_cmp)
         losses = {"entropy": entropy}
         total = entropy
         if view is not None:
@@ -329,9 +325,7 @@ class Palm(AdamMemory[PalmSettings]):
             moved = {}
         elif s.adam_state == "fresh":
             moved = {
-                name: sign_step(
-                    self.value(name), gradient, rates[name], weight_decay=s.weight_decay
-                )
+                name: sign_step(self.value(name), gradient, rates[name], weight_decay=s.weight_decay)
                 for name, gradient in self.gradients(total, rates).items()
             }
         else:
@@ -392,5 +386,5 @@ def _to_list(scalars: list[Tensor]) -> list[float]:
     """Bring many scalars to the host at once."""
     if not scalars:
         return []
-    values: list[float] = torch.stack([value.detach().double() for value in scalars]).tolist()
+    values: list[float] = torch.stack([value.detach().to(scalars[0].dtype) for value in scalars]).tolist()
     return values

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 
 from ctta.errors import SettingError
 from ctta.methods.base import Method
-from ctta.settings import Setting, build, describe, suggestion
+from ctta.settings import Settings, build, describe, suggestion
 
 M = TypeVar("M", bound=type[Method[Any]])
 Values = Mapping[str, Any]
@@ -25,7 +25,7 @@ class MethodEntry:
     paper: str
     year: int
     needs: frozenset[str]
-    settings: tuple[Setting, ...]
+    settings: Settings
     presets: Mapping[str, Values]
     variants: Mapping[str, Values]
     summary: str
@@ -48,8 +48,11 @@ class MethodEntry:
             base |= self.settings_type.implied(given)
         return build(self.settings_type, base | given, owner=self.name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return find, (self.name,)  # copied and pickled by name: an entry is what the registry says it is
+
     def _default(self, name: str) -> Any:
-        return next(item.default for item in self.settings if item.name == name)
+        return self.settings[name].default
 
 
 _ENTRIES: dict[str, MethodEntry] = {}
@@ -72,10 +75,9 @@ def register(
 
     def enter(method: M) -> M:
         settings_type = _settings_type(method)
-        known = {item.name for item in describe(settings_type)}
         for values in (*(presets or {}).values(), *(variants or {}).values()):
             build(settings_type, values, owner=name)
-        if variants and "variant" not in known:
+        if variants and "variant" not in describe(settings_type):
             raise SettingError(f"{name} has variants but no setting `variant` to choose among them.")
         taken = _ENTRIES.get(name)
         if taken and (taken.method.__module__, taken.method.__name__) != (method.__module__, method.__name__):
@@ -125,9 +127,7 @@ def _import_methods() -> None:
 def _pick(what: str, name: str, choices: Mapping[str, Values], owner: str) -> Values:
     if name not in choices:
         known = ", ".join(choices) or "none"
-        raise SettingError(
-            f"{owner} has no {what} `{name}`.{suggestion(str(name), choices)} Known: {known}."
-        )
+        raise SettingError(f"{owner} has no {what} `{name}`.{suggestion(str(name), choices)} Known: {known}.")
     return choices[name]
 
 

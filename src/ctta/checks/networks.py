@@ -1,0 +1,166 @@
+"""Small networks of many kinds, on which a method must either work or say why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+CLASSES = 5
+IMAGE = (3, 12, 12)
+CLIP = (3, 4, 8, 8)
+
+MODEL_NEEDS = frozenset({"norm layers", "conv or norm layers"})
+"""Needs a model can meet; the rest of an entry's `needs` concern data or streams."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A recipe for a small network: how to build it, one sample's shape, and which needs it meets."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...] = IMAGE
+    meets: frozenset[str] = MODEL_NEEDS
+
+    def make(self, dtype: torch.dtype = torch.float32) -> nn.Module:
+        """Build it with fixed weights and plausible source statistics, without touching global random state."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            model = self.build()
+            for _ in range(3):  # a few batches in train mode give BatchNorm its source statistics
+                model(torch.rand(16, *self.shape))
+        return model.eval().to(dtype)
+
+    def stream(self, sizes: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
+        """Batches of the given sizes, values in [0, 1], each darker or brighter than the one before."""
+        generator = torch.Generator().manual_seed(seed)
+        batches = []
+        for index, size in enumerate(sizes):
+            x = torch.rand(size, *self.shape, generator=generator, dtype=torch.float64)
+            batches.append((x ** (0.5 + index % 3)).to(dtype))
+        return batches
+
+
+def _stem(norm: Callable[[int], nn.Module], bias: bool = True) -> list[nn.Module]:
+    return [
+        nn.Conv2d(3, 8, 3, padding=1, bias=bias),
+        norm(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=bias),
+        norm(8),
+        nn.ReLU(),
+    ]
+
+
+def _head() -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)]
+
+
+class _Residual(nn.Module):
+    """Two convolutions beside a shortcut, as in the paper's networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv1 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(8)
+        self.dropout = nn.Dropout(0.5)
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn1(self.stem(x)).relu()
+        x = x + self.bn2(self.conv1(x)).relu()
+        return self.fc(self.dropout(x.mean((2, 3))))  # type: ignore[no-any-return]
+
+
+class _Unused(nn.Module):
+    """Layers that no forward pass reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*_stem(nn.BatchNorm2d), *_head())
+        self.spare = nn.Conv2d(3, 4, 1)
+        self.spare_norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)  # type: ignore[no-any-return]
+
+
+class _Tied(nn.Module):
+    """One convolution weight under two names, one BatchNorm used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.first = nn.Conv2d(8, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(self.stem(x))).relu()
+        x = self.norm(self.second(x)).relu()
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class _Vit(nn.Module):
+    """Patch embedding, class token, one attention block: parameters that belong to containers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 16, 4, stride=4)
+        self.token = nn.Parameter(torch.zeros(1, 1, 16))
+        self.position = nn.Parameter(torch.randn(1, 10, 16) * 0.02)
+        self.norm1 = nn.LayerNorm(16)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.norm2 = nn.LayerNorm(16)
+        self.mlp = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.fc = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        y = self.norm1(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        x = x + self.mlp(self.norm2(x))
+        return self.fc(x[:, 0])  # type: ignore[no-any-return]
+
+
+def _bn1d_head() -> nn.Module:
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)]
+    return nn.Sequential(*_stem(nn.BatchNorm2d), *head)
+
+
+def _bn3d() -> nn.Module:
+    layers = [nn.Conv3d(3, 6, 3, padding=1), nn.BatchNorm3d(6), nn.ReLU(), nn.AdaptiveAvgPool3d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(6, CLASSES))
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+NETWORKS: dict[str, Network] = {
+    network.name: network
+    for network in (
+        Network("bn2d", lambda: nn.Sequential(*_stem(nn.BatchNorm2d, bias=False), *_head())),
+        Network("residual", _Residual),
+        Network("bn1d-head", _bn1d_head),
+        Network("bn3d", _bn3d, shape=CLIP),
+        Network("groupnorm", lambda: nn.Sequential(*_stem(lambda c: nn.GroupNorm(2, c)), *_head())),
+        Network("vit", _Vit),
+        Network("unused", _Unused),
+        Network("tied", _Tied),
+        Network(
+            "no-norm",
+            lambda: nn.Sequential(*_stem(lambda _: nn.Identity()), *_head()),
+            meets=frozenset({"conv or norm layers"}),
+        ),
+        Network("mlp", _mlp, meets=frozenset()),
+    )
+}

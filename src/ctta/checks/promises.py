@@ -1,0 +1,321 @@
+"""The promises themselves: one function each, failing with the reason."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import ctta
+from ctta.checks.cases import Case, run, same_logits, same_tensors, snapshot, tensors_of
+from ctta.checks.networks import CLASSES
+from ctta.errors import CttaError, UnsupportedModelError
+
+
+def check_refusal(case: Case) -> None:
+    """A network without what the method needs is refused at once, with a sentence."""
+    try:
+        case.adapter()
+    except UnsupportedModelError as error:
+        assert len(str(error).split()) > 5, "the refusal should say why, in a sentence"
+    else:
+        raise AssertionError(f"accepted a network without {sorted(case.entry.needs)}")
+
+
+def check_logits(case: Case) -> None:
+    """Logits have one row a sample, the model's dtype, no graph; float64 works like float32."""
+    for dtype in (torch.float32, torch.float64):
+        adapter = case.adapter(dtype=dtype)
+        for x, logits in zip(case.stream(dtype=dtype), run(adapter, case.stream(dtype=dtype)), strict=True):
+            assert logits.shape == (len(x), CLASSES), f"shape {tuple(logits.shape)}"
+            assert logits.dtype == dtype, f"dtype {logits.dtype}"
+            assert not logits.requires_grad, "logits carry a graph"
+            assert logits.isfinite().all(), "logits are not finite"
+
+
+def check_reset(case: Case) -> None:
+    """After `reset` an adapter is a new one, bit for bit."""
+    adapter, stream = case.adapter(), case.stream()
+    new = snapshot(adapter)
+    first = run(adapter, stream)
+    adapter.reset()
+    assert adapter.last is None, "a reset adapter still has a last report"
+    same_tensors(snapshot(adapter), new, "state after reset")
+    same_logits(run(adapter, stream), first, "stream after reset")
+
+
+def check_save_and_load(case: Case) -> None:
+    """An adapter saved in the middle of a stream and loaded continues as if never interrupted."""
+    adapter, stream = case.adapter(), case.stream()
+    run(adapter, stream[:2])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "adapter.safetensors")
+        adapter.save(path)
+        twin = ctta.load(path, case.network.make())
+    same_tensors(snapshot(twin), snapshot(adapter), "state after load")
+    same_logits(run(twin, stream[2:]), run(adapter, stream[2:]), "stream after load")
+    assert twin.last == adapter.last, "reports after load differ"
+
+
+def check_state_dict(case: Case) -> None:
+    """`state_dict` moves a run into another adapter, and does not change with the one it came from."""
+    adapter, stream = case.adapter(), case.stream()
+    run(adapter, stream[:2])
+    state = adapter.state_dict()
+    ahead = run(adapter, stream[2:])
+    twin = case.adapter(seed=99)
+    twin.load_state_dict(state)
+    same_logits(run(twin, stream[2:]), ahead, "stream after load_state_dict")
+
+
+def check_callers_model(case: Case) -> None:
+    """The model the caller gave is never touched; with `inplace=True` it is the one that adapts."""
+    model = case.network.make().train()
+    held = {name: value.detach().clone() for name, value in tensors_of(model).items()}
+    adapter = case.adapter(model)
+    run(adapter, case.stream())
+    same_tensors(tensors_of(model), held, "caller's model")
+    assert all(module.training for module in model.modules()), "caller's model left train mode"
+    assert all(p.requires_grad and p.grad is None for p in model.parameters()), "caller's gradients changed"
+    assert case.adapter(model, inplace=True).model is model, "inplace did not adapt the model itself"
+
+
+def check_only_declared_moves(case: Case) -> None:
+    """Parameters the method does not declare as adapted, and buffers, stay bit for bit."""
+    adapter = case.adapter()
+    before = {name: value.detach().clone() for name, value in tensors_of(adapter.model).items()}
+    run(adapter, case.stream())
+    for name, value in tensors_of(adapter.model).items():
+        if name not in adapter.method.adapted:
+            assert torch.equal(value, before[name]), f"{name} moved but is not adapted"
+
+
+def check_same_seed(case: Case) -> None:
+    """The same seed gives the same run, and no global random state is read or touched."""
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    first = run(case.adapter(), case.stream())
+    assert torch.equal(torch.get_rng_state(), torch_state), "torch's global random state was touched"
+    assert str(np.random.get_state()) == str(numpy_state), "numpy's global random state was touched"
+    assert random.getstate() == python_state, "python's global random state was touched"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(12345)
+        second = run(case.adapter(), case.stream())
+    same_logits(second, first, "same seed")
+
+
+def check_predict(case: Case) -> None:
+    """`predict` changes nothing, and a frozen copy predicts the same."""
+    adapter, stream = case.adapter(), case.stream()
+    run(adapter, stream[:2])
+    before, last = snapshot(adapter), adapter.last
+    logits = adapter.predict(stream[2])
+    plain = adapter.freeze()
+    same_tensors(snapshot(adapter), before, "predict or freeze")
+    assert adapter.last is last, "predict changed the report"
+    with torch.no_grad():
+        assert torch.equal(plain(stream[2]), logits), "freeze() predicts something else"
+        run(adapter, stream[2:])
+        assert torch.equal(plain(stream[2]), logits), "freeze() follows the adapter"
+        assert torch.equal(plain.eval()(stream[2]), logits), "freeze().eval() predicts something else"
+
+
+def check_grad_modes(case: Case) -> None:
+    """Runs under no_grad and inference_mode equal a plain run, as do models and batches made there."""
+    expected = run(case.adapter(), case.stream())
+    modes: dict[str, Callable[[], AbstractContextManager[object]]] = {
+        "no_grad": torch.no_grad,
+        "inference_mode": torch.inference_mode,
+    }
+    for name, mode in modes.items():
+        adapter, stream = case.adapter(), case.stream()
+        with mode():
+            same_logits(run(adapter, stream), expected, f"stream under {name}")
+            made_here = case.adapter(case.network.make())
+            batches = [x.clone() for x in stream]
+            same_logits(run(made_here, batches), expected, f"adapter and batches made under {name}")
+
+
+def check_copies(case: Case) -> None:
+    """A deep copy continues alike and leaves the original alone."""
+    adapter, stream = case.adapter(), case.stream()
+    run(adapter, stream[:2])
+    twin = copy.deepcopy(adapter)
+    before = snapshot(adapter)
+    ahead = run(twin, stream[2:])
+    same_tensors(snapshot(adapter), before, "original after its copy ran")
+    same_logits(run(adapter, stream[2:]), ahead, "copy")
+
+
+def check_autocast(case: Case) -> None:
+    """Under bf16 autocast the run is finite, weights keep their dtype, and no stale cast is used."""
+    adapter, stream = case.adapter(), case.stream()
+    apart = []
+    for x in stream:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            apart.append(adapter(x))
+    assert all(logits.isfinite().all() for logits in apart), "logits are not finite"
+    assert all(p.dtype == torch.float32 for p in adapter.model.parameters()), "weights changed dtype"
+    adapter = case.adapter()
+    together = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for x in stream:
+            adapter.predict(x)
+            together.append(adapter(x))
+    same_logits(together, apart, "one autocast context for all batches")
+
+
+def check_input_guard(case: Case) -> None:
+    """Bad batches raise a typed error and leave no trace: the good ones are answered as if they never came."""
+    stream = case.stream()
+    expected = run(case.adapter(), stream)
+    adapter = case.adapter()
+    logits = []
+    for x in stream:
+        before, last = snapshot(adapter), adapter.last
+        for name, bad in bad_batches(x).items():
+            for call in (adapter, adapter.predict):
+                try:
+                    call(bad)
+                except CttaError as error:
+                    assert len(str(error).split()) > 5, f"{name}: the refusal should say what was expected"
+                else:
+                    raise AssertionError(f"accepted a batch with {name}")
+            same_tensors(snapshot(adapter), before, f"state after a batch with {name}")
+            assert adapter.last is last, f"the report changed after a batch with {name}"
+        logits.append(adapter(x))
+    same_logits(logits, expected, "good batches among bad ones")
+
+
+def bad_batches(x: Tensor) -> dict[str, Tensor]:
+    """Batches that must be refused by any model, made from a good one."""
+    nan, infinite = x.clone(), x.clone()
+    nan.view(len(x), -1)[0, 0] = float("nan")
+    infinite.view(len(x), -1)[-1, -1] = float("-inf")
+    return {
+        "NaN": nan,
+        "infinity": infinite,
+        "a vector": x.flatten(),
+        "no batch dimension": x[0],
+        "channels missing": x[:, :1],
+        "channels too many": torch.cat([x, x], 1),
+        "uint8": (x * 255).to(torch.uint8),
+        "another dtype": x.double(),
+        "no images": x[:0],
+        "another device": x.to("meta"),
+    }
+
+
+def check_batch_sizes(case: Case) -> None:
+    """Batches of one and ragged batches work."""
+    adapter = case.adapter()
+    for size, logits in zip((1, 7, 1, 2, 5), run(adapter, case.stream((1, 7, 1, 2, 5))), strict=True):
+        assert logits.shape == (size, CLASSES), f"batch of {size}"
+        assert logits.isfinite().all(), f"batch of {size}: logits are not finite"
+
+
+def check_undo(case: Case) -> None:
+    """A step with a gradient that is not finite is undone to the bit, counted, reported; logits still come."""
+    adapter, stream = case.adapter(), case.stream()
+    run(adapter, stream[:1])
+    before, expected = snapshot(adapter), adapter.predict(stream[1])
+
+    def poison(_module: object, _inputs: object, logits: Tensor) -> None:
+        if logits.requires_grad:
+            logits.register_hook(lambda gradient: gradient * float("nan"))  # type: ignore[no-untyped-call]
+
+    hook = adapter.model.register_forward_hook(poison)
+    logits = adapter(stream[1])
+    hook.remove()
+    assert logits.isfinite().all(), "no prediction from a step that was undone"
+    assert adapter.last is not None
+    if adapter.method.adapted:
+        assert adapter.last.skipped, "a poisoned step was not reported as skipped"
+        assert adapter.last.reason, "no reason given"
+        assert adapter.skipped_steps == 1, "a poisoned step was not counted"
+        assert torch.equal(logits, expected), "the prediction of an undone step differs from predict()"
+        after = {key: value for key, value in snapshot(adapter).items() if key != "adapter"}
+        before = {key: value for key, value in before.items() if key != "adapter"}
+        same_tensors(after, before, "state after an undone step")
+    rest = run(adapter, stream[2:])
+    twin = case.adapter()
+    run(twin, stream[:1])
+    same_logits(rest, run(twin, stream[2:]), "stream after an undone step")
+
+
+def check_interruption(case: Case) -> None:
+    """An exception in the middle of a step (here: Ctrl-C) leaves no trace."""
+    adapter, stream = case.adapter(), case.stream()
+    run(adapter, stream[:1])
+    before = snapshot(adapter)
+
+    def interrupt(_module: object, _inputs: object, _logits: object) -> None:
+        raise KeyboardInterrupt
+
+    hook = adapter.model.register_forward_hook(interrupt)
+    try:
+        adapter(stream[1])
+        raise AssertionError("the step went on through an interruption")
+    except KeyboardInterrupt:
+        hook.remove()
+    same_tensors(snapshot(adapter), before, "state after an interruption")
+
+
+def check_memory(case: Case) -> None:
+    """What is kept does not grow with the stream."""
+    adapter = case.adapter()
+    stream = case.stream((4,) * 6)
+
+    def held() -> tuple[int, int]:
+        gc.collect()
+        tensors = sum(issubclass(type(item), Tensor) for item in gc.get_objects())
+        return sum(value.nbytes for value in adapter.method.state().tensors.values()), tensors
+
+    run(adapter, stream * 2)
+    early = held()
+    run(adapter, stream * 4)
+    late = held()
+    assert late[0] <= early[0], f"state grew from {early[0]} to {late[0]} bytes"
+    assert late[1] <= early[1] + 2, f"live tensors grew from {early[1]} to {late[1]}"
+
+
+def check_moves(case: Case) -> None:
+    """`.to()` moves everything: a run converted to float64 and back goes on."""
+    adapter, stream = case.adapter(), case.stream()
+    run(adapter, stream[:2])
+    adapter.double()
+    assert adapter(stream[2].double()).dtype == torch.float64, "not in float64 after .double()"
+    state = adapter.method.state().tensors
+    assert all(t.dtype == torch.float64 for t in state.values() if t.is_floating_point()), "state stayed behind"
+    adapter.float()
+    assert adapter(stream[3]).dtype == torch.float32, "not in float32 after .float()"
+    adapter.reset()
+    same_logits(run(adapter, stream), run(case.adapter(), stream), "stream after moves and reset")
+
+
+CHECKS: dict[str, Callable[[Case], None]] = {
+    "logits": check_logits,
+    "reset": check_reset,
+    "save and load": check_save_and_load,
+    "state dict": check_state_dict,
+    "caller's model": check_callers_model,
+    "only declared moves": check_only_declared_moves,
+    "same seed": check_same_seed,
+    "predict": check_predict,
+    "grad modes": check_grad_modes,
+    "copies": check_copies,
+    "autocast": check_autocast,
+    "input guard": check_input_guard,
+    "batch sizes": check_batch_sizes,
+    "undo": check_undo,
+    "interruption": check_interruption,
+    "memory": check_memory,
+    "moves": check_moves,
+}
