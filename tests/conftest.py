@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 torch.set_num_threads(1)
+settings.register_profile("ctta", deadline=None, derandomize=True)  # machines are shared; runs repeat
+settings.load_profile("ctta")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -16,15 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _IncompatibleKeys
+from torch.nn.parameter import is_lazy
 
 from ctta import checkpoint
 from ctta._version import __version__
 from ctta.augment import Augmentation, choose
 from ctta.errors import AugmentError, ModelError, NonFiniteError, SettingError, StateError
 from ctta.inputs import InputGuard
-from ctta.methods.base import Augment, Method, State
+from ctta.methods.base import Augment, Method
 from ctta.methods.layers import all_finite
 from ctta.methods.registry import MethodEntry, find
+from ctta.methods.state import State, network_tensors
 from ctta.report import Report
 
 META = "adapter"
@@ -121,11 +123,7 @@ class Adapter(nn.Module):
         self.entry = entry
         with torch.inference_mode(False):
             own = model if inplace else _copy(model)
-            if any(p.is_inference() for p in own.parameters()):
-                raise ModelError(
-                    "The model was built under torch.inference_mode(), so its weights cannot move in place: "
-                    "leave out `inplace=True`, or build it outside inference mode."
-                )
+            _require_movable(own)
             self.method: Method[Any] = entry.method(own, settings, augment=augment, seed=seed)
         self._guard = self._new_guard()
         self._snapshot: dict[str, Tensor] = {}
@@ -139,9 +137,7 @@ class Adapter(nn.Module):
         self._guard = self._new_guard()
 
     def _new_guard(self) -> InputGuard:
-        # only the default pipeline clips, and only methods that move anything call it
-        clips = isinstance(self.method.augment, Augmentation) and self.method.adapts != "none"
-        return InputGuard(self.method.model, self.method.predict, clips=clips)
+        return InputGuard(self.method.model, self.method.predict)
 
     @property
     def settings(self) -> Any:
@@ -165,11 +161,13 @@ class Adapter(nn.Module):
             try:
                 logits, reason = self._step(x, before)
             except BaseException:
-                self.method.load(before)  # whatever happened, an interrupted step leaves no trace
+                self.method.undo(before)  # whatever happened, an interrupted step leaves no trace
                 raise
             finally:
                 torch.clear_autocast_cache()
             self._guard.remember(x)
+            if self.method.clipped_view:
+                self._guard.warn_if_clipped(stacklevel=5)
             self._report(len(x), reason)
             return logits.detach()
 
@@ -189,7 +187,7 @@ class Adapter(nn.Module):
                 raise NonFiniteError("logits are not finite")
             self.method.require_finite("state", self.method.state().tensors)
         except NonFiniteError as error:
-            self.method.load(before)
+            self.method.undo(before)
             with torch.no_grad():
                 return self.method.predict(x), str(error)
         return logits, None
@@ -286,8 +284,7 @@ class Adapter(nn.Module):
     def fingerprint(self) -> str:
         """SHA-256 of the source model's weights and statistics, whatever has moved since."""
         if self._fingerprint is None:
-            held = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-            self._fingerprint = checkpoint.digest({**held, **self.method.source})
+            self._fingerprint = checkpoint.digest({**network_tensors(self.model), **self.method.source})
         return self._fingerprint
 
     # ---------------------------------------------------------------- fitting in where the model was
@@ -322,6 +319,16 @@ class Adapter(nn.Module):
     ) -> None:  # when the adapter is part of another module
         mine = {key[len(prefix) :]: value for key, value in state_dict.items() if key.startswith(prefix)}
         self.load_state_dict(mine)
+
+
+def _require_movable(model: nn.Module) -> None:
+    if any(is_lazy(p) for p in model.parameters()):
+        raise ModelError("The model has lazy layers that have not seen a batch: run it once before adapting.")
+    if any(p.is_inference() for p in model.parameters()):
+        raise ModelError(
+            "The model was built under torch.inference_mode(), so its weights cannot move in place: "
+            "leave out `inplace=True`, or build it outside inference mode."
+        )
 
 
 def _copy(model: nn.Module) -> nn.Module:

@@ -26,10 +26,11 @@ class RangeWarning(UserWarning):
 class InputGuard:
     """Checks batches for one model. Looks only: it never changes the model or the batch."""
 
-    def __init__(self, model: nn.Module, predict: Callable[[Tensor], Tensor], *, clips: bool) -> None:
+    def __init__(self, model: nn.Module, predict: Callable[[Tensor], Tensor]) -> None:
         self.model = model
         self.predict = predict
-        self.clips = clips
+        self.range = 0.0, 1.0
+        self.warned = False
         self.accepted: Signature | None = None
 
     def check(self, images: Any) -> Tensor:
@@ -83,14 +84,20 @@ class InputGuard:
             raise InputError(
                 f"Expected finite pixels, but {bad} of {len(images)} images hold NaN or infinity: leave them out."
             )
-        if self.clips and (low < -0.01 or high > 1.01):
-            self.clips = False  # said once
-            warnings.warn(
-                f"Expected images in [0, 1], but these lie in [{low:.3g}, {high:.3g}], and the default "
-                "augmentation clips to [0, 1]. Put the normalisation inside the model, or pass `augment=`.",
-                RangeWarning,
-                stacklevel=5,
-            )
+        self.range = low, high
+
+    def warn_if_clipped(self, stacklevel: int) -> None:
+        """Say once that the last batch did not lie in [0, 1], where an augmentation of ours clips."""
+        low, high = self.range
+        if self.warned or (low > -0.01 and high < 1.01):
+            return
+        self.warned = True
+        warnings.warn(
+            f"Expected images in [0, 1], but these lie in [{low:.3g}, {high:.3g}], and the default "
+            "augmentation clips to [0, 1]. Put the normalisation inside the model, or pass `augment=`.",
+            RangeWarning,
+            stacklevel=stacklevel,
+        )
 
     def _check_signature(self, x: Tensor) -> None:
         """Compare rank and channels with what the model took before, or with its first convolution.

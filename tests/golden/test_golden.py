@@ -1,5 +1,7 @@
 """Our methods against outputs of independent reference runs (see README.md beside this file)."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ CASES = {
 PALM_CASES = [name for name in CASES if name.startswith("palm")]
 
 
+@functools.cache
 def run(case: str, dtype: torch.dtype) -> tuple[ctta.Adapter, list[torch.Tensor], list[ctta.Report]]:
     method, settings = CASES[case]
     adapter = ctta.adapt(golden_net(dtype), method, augment=fixed_augment, **settings)

@@ -13,6 +13,7 @@ import ctta
 from ctta.adapt import Adapter
 from ctta.checks.networks import MODEL_NEEDS, Network
 from ctta.methods.registry import MethodEntry
+from ctta.methods.state import network_tensors
 
 SIZES = (6, 6, 4, 6)
 
@@ -54,13 +55,8 @@ def run(adapter: Adapter, stream: Iterable[Tensor]) -> list[Tensor]:
 
 def snapshot(adapter: Adapter) -> dict[str, Tensor]:
     """Everything that could change: the adapter's state and every tensor of its model."""
-    model = {f"whole/{name}": value.detach().clone() for name, value in tensors_of(adapter.model).items()}
+    model = {f"whole/{name}": value.detach().clone() for name, value in network_tensors(adapter.model).items()}
     return {**adapter.state_dict(), **model}
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of a model by name."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def same_logits(one: list[Tensor], other: list[Tensor], why: str) -> None:

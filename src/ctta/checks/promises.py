@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 import ctta
-from ctta.checks.cases import Case, run, same_logits, same_tensors, snapshot, tensors_of
+from ctta.checks.cases import Case, run, same_logits, same_tensors, snapshot
 from ctta.checks.networks import CLASSES
 from ctta.errors import CttaError, UnsupportedModelError
+from ctta.methods.state import network_tensors
 
 
 def check_refusal(case: Case) -> None:
@@ -79,10 +80,10 @@ def check_state_dict(case: Case) -> None:
 def check_callers_model(case: Case) -> None:
     """The model the caller gave is never touched; with `inplace=True` it is the one that adapts."""
     model = case.network.make().train()
-    held = {name: value.detach().clone() for name, value in tensors_of(model).items()}
+    held = {name: value.detach().clone() for name, value in network_tensors(model).items()}
     adapter = case.adapter(model)
     run(adapter, case.stream())
-    same_tensors(tensors_of(model), held, "caller's model")
+    same_tensors(network_tensors(model), held, "caller's model")
     assert all(module.training for module in model.modules()), "caller's model left train mode"
     assert all(p.requires_grad and p.grad is None for p in model.parameters()), "caller's gradients changed"
     assert case.adapter(model, inplace=True).model is model, "inplace did not adapt the model itself"
@@ -91,9 +92,9 @@ def check_callers_model(case: Case) -> None:
 def check_only_declared_moves(case: Case) -> None:
     """Parameters the method does not declare as adapted, and buffers, stay bit for bit."""
     adapter = case.adapter()
-    before = {name: value.detach().clone() for name, value in tensors_of(adapter.model).items()}
+    before = {name: value.detach().clone() for name, value in network_tensors(adapter.model).items()}
     run(adapter, case.stream())
-    for name, value in tensors_of(adapter.model).items():
+    for name, value in network_tensors(adapter.model).items():
         if name not in adapter.method.adapted:
             assert torch.equal(value, before[name]), f"{name} moved but is not adapted"
 
@@ -269,21 +270,31 @@ def check_interruption(case: Case) -> None:
 
 
 def check_memory(case: Case) -> None:
-    """What is kept does not grow with the stream."""
+    """What is kept does not grow with the stream; state per tensor is bounded by the tensors there are."""
     adapter = case.adapter()
-    stream = case.stream((4,) * 6)
+    method, stream = adapter.method, case.stream((4,) * 6)
+    per_tensor = {name for name, item in method.kept().items() if item.kind == "per tensor"}
+    parameters = {name: value.numel() for name, value in adapter.model.named_parameters()}
 
-    def held() -> tuple[int, int]:
+    def held() -> tuple[int, int, int]:
+        """Entries per tensor, bytes of everything else, tensors alive in this process."""
+        state = method.state().tensors
+        bounded = {key for key in state if key.split("/")[0] in per_tensor}
+        for key in bounded:
+            size = parameters.get(key.partition("/")[2])
+            assert size is not None, f"{key} is kept per tensor, but the model has no such parameter"
+            assert state[key].numel() <= size, f"{key} is larger than its parameter"
         gc.collect()
-        tensors = sum(issubclass(type(item), Tensor) for item in gc.get_objects())
-        return sum(value.nbytes for value in adapter.method.state().tensors.values()), tensors
+        alive = sum(issubclass(type(item), Tensor) for item in gc.get_objects())
+        return len(bounded), sum(state[key].nbytes for key in state.keys() - bounded), alive
 
     run(adapter, stream * 2)
-    early = held()
+    entries, size, alive = held()
     run(adapter, stream * 4)
-    late = held()
-    assert late[0] <= early[0], f"state grew from {early[0]} to {late[0]} bytes"
-    assert late[1] <= early[1] + 2, f"live tensors grew from {early[1]} to {late[1]}"
+    more_entries, more_size, more_alive = held()
+    assert more_size <= size, f"state grew from {size} to {more_size} bytes"
+    allowed = alive + 2 * (more_entries - entries) + 2  # each entry and its copy in the snapshot
+    assert more_alive <= allowed, f"live tensors grew from {alive} to {more_alive}"
 
 
 def check_moves(case: Case) -> None:

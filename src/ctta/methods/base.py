@@ -6,34 +6,25 @@ It gets reset, save, load, copy, device moves, undo and the checks on finite val
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from ctta.augment import Augmentation
 from ctta.errors import AugmentError, ModelError, NonFiniteError, StateError, UnsupportedModelError
+from ctta.methods import state
 from ctta.methods.kept import Kept, generator
 from ctta.methods.layers import Group, all_finite, collect, use_batch_statistics
+from ctta.methods.state import State
 from ctta.precision import wide, without_autocast
 from ctta.rng import Rng
 
 S = TypeVar("S")
 
 Augment = Augmentation | Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class State:
-    """All a method keeps, flat: tensors by key ("model/conv1.weight", "rng") and JSON-ready scalars."""
-
-    tensors: dict[str, Tensor]
-    scalars: dict[str, Any]
 
 
 class Method(Generic[S]):
@@ -55,6 +46,7 @@ class Method(Generic[S]):
         self.augment = augment
         self.seed = seed
         self.notes: dict[str, Any] = {}
+        self.clipped_view = False  # whether this step used an augmentation of ours, which clips to [0, 1]
         self._prepare()
         self.adapted: dict[str, nn.Parameter] = self._collect()
         self.source = {name: value.detach().clone() for name, value in self.adapted.items()}
@@ -98,6 +90,7 @@ class Method(Generic[S]):
         """Return an augmented copy of the batch, a constant for autograd."""
         with torch.no_grad(), without_autocast(x.device.type):
             if isinstance(self.augment, Augmentation):
+                self.clipped_view = True
                 view = self.augment(x, self.rng.generator)
             else:
                 view = self.augment(x)
@@ -178,74 +171,36 @@ class Method(Generic[S]):
 
     def state(self) -> State:
         """All that is kept, by reference: clone what must outlive the next step."""
-        tensors: dict[str, Tensor] = {f"model/{name}": p.detach() for name, p in self.adapted.items()}
-        scalars: dict[str, Any] = {}
-        for name, item in self.kept().items():
-            value = getattr(self, name)
-            if item.kind == "per tensor":
-                tensors.update({f"{name}/{key}": tensor for key, tensor in value.items()})
-            elif item.kind == "buffer" and value is not None:
-                tensors[name] = value
-            elif item.kind == "network":
-                tensors.update({f"{name}/{key}": t for key, t in _network_tensors(value).items()})
-            elif item.kind == "generator":
-                tensors[name] = value.state()
-            elif item.kind == "scalar":
-                scalars[name] = value
-        return State(tensors, scalars)
+        return state.read(self)
 
-    def load(self, state: State) -> None:
-        """Continue from a state; checks all of it before it changes anything, and copies every tensor."""
-        fixed = self._fixed_tensors()
-        expected_scalars = {name for name, item in self.kept().items() if item.kind == "scalar"}
-        _require_same_keys(state.scalars, expected_scalars)
-        free = {name for name, item in self.kept().items() if item.kind in ("per tensor", "buffer", "generator")}
-        loose = {key: t for key, t in state.tensors.items() if key.split("/")[0] in free}
-        _require_same_keys(state.tensors.keys() - loose.keys(), fixed)
-        for key, target in fixed.items():
-            if state.tensors[key].shape != target.shape:
-                given, wanted = tuple(state.tensors[key].shape), tuple(target.shape)
-                raise StateError(f"Expected {key} to have shape {wanted}, but the state has {given}.")
-        with torch.no_grad():
-            for key, target in fixed.items():
-                target.copy_(state.tensors[key])
-        for name, item in self.kept().items():
-            mine = {key: t for key, t in loose.items() if key.split("/")[0] == name}
-            if item.kind == "per tensor":
-                setattr(self, name, {key.partition("/")[2]: self._own(t) for key, t in mine.items()})
-            elif item.kind == "buffer":
-                setattr(self, name, self._own(mine[name]) if name in mine else None)
-            elif item.kind == "generator":
-                getattr(self, name).restore(mine[name])
-            elif item.kind == "scalar":
-                setattr(self, name, copy.deepcopy(state.scalars[name]))
+    def load(self, saved: State) -> None:
+        """Continue from a saved state; one that does not fit is refused before anything changes."""
+        state.check(self, saved)
+        state.restore(self, saved)
+
+    def undo(self, before: State) -> None:
+        """Return to a state this method was in."""
+        state.restore(self, before)
 
     def to(self, convert: Callable[[Tensor], Tensor]) -> None:
         """Apply a conversion of tensors (another device, another dtype) to everything that is held."""
-        self.model._apply(convert)  # type: ignore[no-untyped-call, unused-ignore]
+        self.model._apply(convert)  # type: ignore[no-untyped-call]
+        named = dict(self.model.named_parameters())
+        self.adapted = {name: named[name] for name in self.adapted}
         self.source = {name: convert(value) for name, value in self.source.items()}
-        self.adapted.update({name: value for name, value in self.model.named_parameters() if name in self.adapted})
-        for name, item in self.kept().items():
-            value = getattr(self, name)
-            if item.kind == "per tensor":
-                setattr(self, name, {key: convert(tensor) for key, tensor in value.items()})
-            elif item.kind == "buffer" and value is not None:
-                setattr(self, name, convert(value))
-            elif item.kind == "network":
-                value._apply(convert)
+        state.convert(self, convert)
 
     # ---------------------------------------------------------------- inner workings
 
     def begin(self) -> None:
         """Make ready for a step: an empty report, and gradients on even if the caller switched them off."""
         self.notes.clear()
+        self.clipped_view = False
         for parameter in self.adapted.values():
             parameter.requires_grad_(True)
 
     def _prepare(self) -> None:
         """Put the model into the state every method starts from: eval mode, nothing trainable."""
-        if any(is_lazy(p) for p in self.model.parameters()):
-            raise ModelError("The model has lazy layers that have not seen a batch: run it once before adapting.")
         self.model.eval()
         self.model.requires_grad_(False)
         if self.bn_mode() == "batch":
@@ -269,18 +224,6 @@ class Method(Generic[S]):
     def _start(self) -> None:
         for name, item in self.kept().items():
             setattr(self, name, item.init(self))
-
-    def _fixed_tensors(self) -> dict[str, Tensor]:
-        """Tensors whose number and shape never change: the adapted weights and the other networks."""
-        fixed: dict[str, Tensor] = {f"model/{name}": p for name, p in self.adapted.items()}
-        for name, item in self.kept().items():
-            if item.kind == "network":
-                fixed.update({f"{name}/{key}": t for key, t in _network_tensors(getattr(self, name)).items()})
-        return fixed
-
-    def _own(self, tensor: Tensor) -> Tensor:
-        device = next(iter(self.model.parameters()), torch.empty(0)).device
-        return tensor.detach().to(device, copy=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_sealed") and name not in self.__dict__:
@@ -307,17 +250,3 @@ def _require_logits(logits: Any, samples: int) -> None:
         f"Expected the model to return logits, a floating tensor of shape ({samples}, classes) with at least "
         f"2 classes, but got {describe_value(logits)}. Wrap the model so that it returns its logits only."
     )
-
-
-def _network_tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _require_same_keys(given: Iterable[str], expected: Iterable[str]) -> None:
-    missing = sorted(set(expected) - set(given))
-    unknown = sorted(set(given) - set(expected))
-    if missing or unknown:
-        raise StateError(
-            f"The state does not fit this method and model: missing {missing[:3] or 'nothing'}, "
-            f"unknown {unknown[:3] or 'nothing'}."
-        )

@@ -317,22 +317,23 @@ class Palm(AdamMemory[PalmSettings]):
         return None if s.empty_filter == "skip" else total
 
     def update(self, logits: Tensor, view: Tensor | None) -> None:
-        """Move every tensor that has a learning rate, kappa * i (Eq. 8), down the gradient of the objective."""
-        s = self.settings
+        """Move every tensor that has a learning rate down the gradient of the objective."""
         total = self.objective(logits, view)
-        rates = {name: s.lr * factor for name, factor in self.factor.items()} if total is not None else {}
-        if total is None:
-            moved = {}
-        elif s.adam_state == "fresh":
-            moved = {
+        moved = {} if total is None else self.descend(total)
+        self.move(moved)
+        self._note_rates(moved)
+
+    def descend(self, total: Tensor) -> dict[str, Tensor]:
+        """New values of the tensors that have an importance i, at learning rate kappa * i (Eq. 8)."""
+        s = self.settings
+        rates = {name: s.lr * factor for name, factor in self.factor.items()}
+        if s.adam_state == "fresh":
+            return {
                 name: sign_step(self.value(name), gradient, rates[name], weight_decay=s.weight_decay)
                 for name, gradient in self.gradients(total, rates).items()
             }
-        else:
-            wanted = None if s.frozen_moments == "update" else rates
-            moved = self.adam(self.gradients(total, wanted), rates, weight_decay=s.weight_decay)
-        self.move(moved)
-        self._note_rates(moved)
+        wanted = None if s.frozen_moments == "update" else rates
+        return self.adam(self.gradients(total, wanted), rates, weight_decay=s.weight_decay)
 
     def _note_rates(self, moved: Iterable[str]) -> None:
         means = _to_list([factor.mean() for factor in self.factor.values()])
@@ -371,7 +372,8 @@ def threshold_for_share(scores: dict[str, float], sizes: dict[str, int], wanted:
     best = min(range(len(levels)), key=lambda k: abs(reached[k] - wanted))
     last = levels[best]
     following = levels[best + 1] if best + 1 < len(levels) else 4.0 * last
-    return math.sqrt(last * following) if last > 0 else following / 2
+    middle = math.sqrt(last) * math.sqrt(following) if last > 0 else following / 2
+    return max(last, min(middle, math.nextafter(following, 0.0)))  # rounding must not cross either score
 
 
 def _sum_over_modules(scores: dict[str, float]) -> dict[str, float]:

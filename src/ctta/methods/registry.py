@@ -77,7 +77,7 @@ def register(
         settings_type = _settings_type(method)
         for values in (*(presets or {}).values(), *(variants or {}).values()):
             build(settings_type, values, owner=name)
-        if variants and "variant" not in describe(settings_type):
+        if variants and "variant" not in describe(settings_type).names:
             raise SettingError(f"{name} has variants but no setting `variant` to choose among them.")
         taken = _ENTRIES.get(name)
         if taken and (taken.method.__module__, taken.method.__name__) != (method.__module__, method.__name__):

@@ -1,0 +1,120 @@
+"""The declared state of a method as one flat set of tensors and scalars: read, check, restore, convert.
+
+Reset, save, load, undo and device moves all go through these few functions, so that a method which declares
+its state (`ctta.methods.kept`) gets all of them, and gets them right together.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ctta.errors import StateError
+
+if TYPE_CHECKING:
+    from ctta.methods.base import Method
+
+
+@dataclass(frozen=True)
+class State:
+    """All a method keeps, flat: tensors by key ("model/conv1.weight", "rng") and JSON-ready scalars."""
+
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Any]
+
+
+def read(method: Method[Any]) -> State:
+    """All that is kept, by reference: clone what must outlive the next step."""
+    tensors: dict[str, Tensor] = {f"model/{name}": p.detach() for name, p in method.adapted.items()}
+    scalars: dict[str, Any] = {}
+    for name, item in method.kept().items():
+        value = getattr(method, name)
+        if item.kind == "per tensor":
+            tensors.update({f"{name}/{key}": tensor for key, tensor in value.items()})
+        elif item.kind == "buffer" and value is not None:
+            tensors[name] = value
+        elif item.kind == "network":
+            tensors.update({f"{name}/{key}": t.detach() for key, t in network_tensors(value).items()})
+        elif item.kind == "generator":
+            tensors[name] = value.state()
+        elif item.kind == "scalar":
+            scalars[name] = value
+    return State(tensors, scalars)
+
+
+def check(method: Method[Any], state: State) -> None:
+    """Refuse a state that does not fit the method and its model, before anything is changed."""
+    kinds = {name: item.kind for name, item in method.kept().items()}
+    now = read(method)
+    parameters = dict(method.model.named_parameters())
+    _require_keys("scalars", state.scalars, now.scalars)
+    lasting = {key for key in now.tensors if kinds.get(key.split("/")[0]) not in ("per tensor", "buffer")}
+    given = set()
+    for key, tensor in state.tensors.items():
+        owner, _, name = key.partition("/")
+        if kinds.get(owner) == "per tensor":
+            if name not in parameters or tensor.shape not in (parameters[name].shape, torch.Size([])):
+                raise StateError(f"The state holds {key} of shape {tuple(tensor.shape)}, which fits no parameter.")
+        elif kinds.get(owner) != "buffer":
+            given.add(key)
+    _require_keys("tensors", given, lasting)
+    for key in given:
+        if state.tensors[key].shape != now.tensors[key].shape:
+            wanted, found = tuple(now.tensors[key].shape), tuple(state.tensors[key].shape)
+            raise StateError(f"Expected {key} to have shape {wanted}, but the state has {found}.")
+
+
+def restore(method: Method[Any], state: State) -> None:
+    """Continue from a state that fits; every tensor is copied."""
+    device = next(iter(method.model.parameters()), torch.empty(0)).device
+
+    def own(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(device, copy=True)
+
+    method.move({name: state.tensors[f"model/{name}"] for name in method.adapted})
+    for name, item in method.kept().items():
+        if item.kind == "per tensor":
+            entries = {key: t for key, t in state.tensors.items() if key.startswith(f"{name}/")}
+            setattr(method, name, {key.partition("/")[2]: own(t) for key, t in entries.items()})
+        elif item.kind == "buffer":
+            setattr(method, name, own(state.tensors[name]) if name in state.tensors else None)
+        elif item.kind == "network":
+            with torch.no_grad():
+                for key, tensor in network_tensors(getattr(method, name)).items():
+                    tensor.copy_(state.tensors[f"{name}/{key}"])
+        elif item.kind == "generator":
+            getattr(method, name).restore(state.tensors[name])
+        elif item.kind == "scalar":
+            setattr(method, name, copy.deepcopy(state.scalars[name]))
+
+
+def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
+    """Apply a conversion of tensors (another device, another dtype) to everything that is kept."""
+    for name, item in method.kept().items():
+        value = getattr(method, name)
+        if item.kind == "per tensor":
+            setattr(method, name, {key: to(tensor) for key, tensor in value.items()})
+        elif item.kind == "buffer" and value is not None:
+            setattr(method, name, to(value))
+        elif item.kind == "network":
+            value._apply(to)
+
+
+def network_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of a network by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _require_keys(what: str, given: Iterable[str], expected: Iterable[str]) -> None:
+    missing = sorted(set(expected) - set(given))
+    unknown = sorted(set(given) - set(expected))
+    if missing or unknown:
+        raise StateError(
+            f"The state does not fit this method and model: of its {what}, missing {missing[:3] or 'nothing'}, "
+            f"unknown {unknown[:3] or 'nothing'}."
+        )

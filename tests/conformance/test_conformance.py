@@ -1,0 +1,35 @@
+"""Every registered method keeps every promise on every small network, or refuses it with a reason."""
+
+import pytest
+
+from ctta.checks import CHECKS, NETWORKS, Case, run_check
+from ctta.methods import find, list_methods
+
+EXTRA = {
+    "tent": [{"optimizer": "sgd", "lr": 1e-2, "steps": 2}],
+    "palm": [
+        {"variant": "paper", "eta": 0.05},
+        {"adapt_share": 0.3, "lr": 5e-3, "weight_decay": 1e-3, "temperature_schedule": "grow"},
+        {"steps": 2, "returned_logits": "after", "forward_order": "late", "bn_mode": "source", "modules": "all"},
+    ],
+}
+CASES = [
+    (entry.name, settings, network)
+    for entry in list_methods()
+    for settings in [{}, *EXTRA.get(entry.name, [])]
+    for network in NETWORKS.values()
+    if settings.get("modules") != "all" or entry.needs <= network.meets  # "all" adapts what the entry would refuse
+]
+
+
+def label(value):
+    if isinstance(value, dict):
+        return "-".join(f"{key}={setting}" for key, setting in value.items()) or "defaults"
+    return getattr(value, "name", value)
+
+
+@pytest.mark.parametrize(("name", "settings", "network"), CASES, ids=label)
+def test_every_promise_holds(name, settings, network):
+    case = Case(find(name), network, settings)
+    for check in CHECKS if case.supported else ["refusal"]:
+        run_check(check, case)

@@ -1,0 +1,330 @@
+"""The contract of `ctta.adapt`, `Adapter` and `ctta.load`."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from tests.conftest import fixed_augment
+from torch import nn
+
+import ctta
+from ctta.checks.networks import NETWORKS
+
+METHODS = [entry.name for entry in ctta.list_methods()]
+
+
+def test_three_lines_around_a_model(net, stream):
+    adapter = ctta.adapt(net, "palm", preset="cifar10-c")
+    logits = adapter(stream[0])
+    assert logits.shape == (32, 10)
+    assert adapter.last.selected
+    assert adapter.last.method == "palm"
+
+
+def test_registry_entries_say_what_a_method_is_and_needs():
+    entries = {entry.name: entry for entry in ctta.list_methods()}
+    assert {"source", "bn1", "tent", "palm"} <= entries.keys()
+    palm = entries["palm"]
+    assert palm.year == 2025
+    assert "PALM" in palm.paper
+    assert palm.needs == {"conv or norm layers"}
+    assert palm.settings["eta"].help
+    assert {"cifar10-c", "cifar100-c", "imagenet-c"} == set(palm.presets)
+
+
+def test_the_report_reads_as_attributes_as_a_mapping_and_as_json(net, stream):
+    import json
+
+    adapter = ctta.adapt(net, "palm")
+    assert adapter.last is None
+    adapter(stream[0])
+    last = adapter.last
+    assert last["selected"] == last.selected
+    assert dict(last)["shares"] == last.shares
+    assert set(last) == set(last.to_dict())
+    assert json.loads(json.dumps(last.to_dict()))["batch"] == 1
+    with pytest.raises(KeyError):
+        last["nothing"]
+    with pytest.raises(AttributeError):
+        last.batch = 3
+    assert last.losses.keys() == {"entropy", "consistency", "total"}
+    assert 0 <= last.kept <= last.samples == 32
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_spec_10_reset_gives_a_bit_identical_run_on_the_whole_golden_stream(method, net, stream):
+    adapter = ctta.adapt(net, method)
+    first = [adapter(x) for x in stream]
+    adapter.reset()
+    assert all(torch.equal(adapter(x), logits) for x, logits in zip(stream, first, strict=True))
+
+
+def test_source_predicts_as_the_model_in_eval_mode(net, stream):
+    adapter = ctta.adapt(net.train(), "source")
+    with torch.no_grad():
+        assert torch.equal(adapter(stream[0]), copy.deepcopy(net).eval()(stream[0]))
+
+
+def test_bn1_predicts_as_the_model_in_train_mode_and_as_source_without_batchnorm(net, stream):
+    with torch.no_grad():
+        torch.testing.assert_close(ctta.adapt(net, "bn1")(stream[0]), copy.deepcopy(net).train()(stream[0]))
+    plain, x = NETWORKS["groupnorm"].make(), NETWORKS["groupnorm"].stream((4,))[0]
+    assert torch.equal(ctta.adapt(plain, "bn1")(x), ctta.adapt(plain, "source")(x))
+
+
+def test_tent_moves_only_norm_layers_and_lowers_the_entropy(net, stream):
+    adapter = ctta.adapt(net, "tent", lr=1e-3)
+    entropies = []
+    for _ in range(10):
+        adapter(stream[0])
+        entropies.append(adapter.last.losses["entropy"])
+    assert entropies[-1] < entropies[0]
+    assert all(".bn" in name or "bn1" in name or "down.1" in name for name in adapter.method.adapted)
+    assert adapter.last.shares["moved"] == 1.0
+
+
+def test_tent_with_nesterov_takes_a_first_step_of_1_9_times_lr(net, stream):
+    adapter = ctta.adapt(net.double(), "tent", preset="imagenet-c")
+    assert adapter.settings.optimizer == "sgd"
+    x = stream[0].double()
+    reference = ctta.adapt(net.double(), "tent", optimizer="sgd", momentum=0.0, nesterov=False, lr=2.5e-4)
+    before = adapter.method.source["bn1.weight"]
+    adapter(x)
+    reference(x)
+    step, plain = (before - a.method.adapted["bn1.weight"].detach() for a in (adapter, reference))
+    torch.testing.assert_close(step, 1.9 * plain)
+
+
+def test_tent_steps_repeat_on_one_batch_and_return_the_logits_before_the_last(net, stream):
+    twice, once = ctta.adapt(net, "tent", steps=2), ctta.adapt(net, "tent")
+    once(stream[0])
+    assert torch.equal(twice(stream[0]), once(stream[0]))
+
+
+# ------------------------------------------------------------------ the caller's model
+
+
+def test_inplace_adapts_the_callers_model_itself(net, stream):
+    weight = net.conv1.weight
+    before = weight.detach().clone()
+    adapter = ctta.adapt(net, "palm", inplace=True)
+    adapter(stream[0])
+    assert net.conv1.weight is weight
+    assert not torch.equal(weight, before)
+    adapter.reset()
+    assert torch.equal(weight, before)
+
+
+def test_a_model_built_under_inference_mode_can_be_copied_but_not_moved_in_place(stream):
+    with torch.inference_mode():
+        model = NETWORKS["bn2d"].make()
+    assert ctta.adapt(model, "palm")(torch.rand(2, 3, 12, 12)).shape == (2, 5)
+    with pytest.raises(ctta.ModelError, match="built under torch.inference_mode"):
+        ctta.adapt(model, "palm", inplace=True)
+
+
+def test_a_model_that_cannot_be_copied_is_refused_with_the_cure():
+    class Uncopyable(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+            self.cache = self.conv.weight * 2  # not a leaf
+
+        def forward(self, x):
+            return self.conv(x).mean((2, 3))
+
+    with pytest.raises(ctta.ModelError, match="Pass `inplace=True`"):
+        ctta.adapt(Uncopyable(), "palm")
+    assert ctta.adapt(Uncopyable(), "palm", inplace=True)(torch.rand(2, 3, 4, 4)).shape == (2, 4)
+
+
+def test_freeze_gives_the_users_own_class_that_can_be_pickled_and_stands_alone(net, stream):
+    adapter = ctta.adapt(net, "palm")
+    adapter(stream[0])
+    plain = adapter.freeze()
+    assert type(plain) is type(net)
+    assert not any(p.requires_grad for p in plain.parameters())
+    again = pickle.loads(pickle.dumps(plain))
+    assert torch.equal(again(stream[1]), adapter.predict(stream[1]))
+    assert plain(stream[1][:1]).shape == (1, 10)
+
+
+# ------------------------------------------------------------------ fitting in where the model was
+
+
+def test_train_and_eval_change_nothing(net, stream):
+    adapter, twin = ctta.adapt(net, "palm"), ctta.adapt(net, "palm")
+    adapter.train()
+    assert torch.equal(adapter(stream[0]), twin(stream[0]))
+    adapter.eval()
+    assert torch.equal(adapter(stream[1]), twin(stream[1]))
+
+
+def test_switching_gradients_off_does_not_stop_adaptation(net, stream):
+    adapter, twin = ctta.adapt(net, "palm"), ctta.adapt(net, "palm")
+    adapter.requires_grad_(False)
+    for x in stream[:2]:
+        assert torch.equal(adapter(x), twin(x))
+
+
+def test_parameters_buffers_and_device_are_those_of_the_model(net):
+    adapter = ctta.adapt(net, "palm")
+    assert next(adapter.parameters()).device.type == "cpu"
+    assert dict(adapter.named_parameters()).keys() == dict(net.named_parameters()).keys()
+    assert any("source_mean" in name for name, _ in adapter.named_buffers())
+    assert "palm, GoldenNet, batches=0" in repr(adapter)
+
+
+def test_an_adapter_is_a_part_of_another_module(net, stream):
+    system = nn.Sequential(nn.Identity(), ctta.adapt(net, "palm"))
+    system(stream[0])
+    state = system.state_dict()
+    expected = system(stream[1])
+    other = nn.Sequential(nn.Identity(), ctta.adapt(net, "palm"))
+    other.load_state_dict(state)
+    assert torch.equal(other(stream[1]), expected)
+    assert system.double()(stream[2].double()).dtype == torch.float64
+
+
+def test_an_adapter_can_be_pickled_whole(net, stream):
+    adapter = ctta.adapt(net, "palm", augment=fixed_augment)
+    adapter(stream[0])
+    twin = pickle.loads(pickle.dumps(adapter))
+    assert torch.equal(twin(stream[1]), adapter(stream[1]))
+
+
+def test_a_state_dict_survives_torch_save(net, stream):
+    adapter = ctta.adapt(net, "palm")
+    adapter(stream[0])
+    file = io.BytesIO()
+    torch.save(adapter.state_dict(), file)
+    file.seek(0)
+    twin = ctta.adapt(net, "palm")
+    twin.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(twin(stream[1]), adapter(stream[1]))
+    assert twin.batches == adapter.batches == 2
+
+
+# ------------------------------------------------------------------ state that does not fit
+
+
+def changed(state, **more):
+    return {**state, **more}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda s: {}, "made by Adapter.state_dict"),
+        (lambda s: changed(s, adapter=torch.tensor([1, 2], dtype=torch.uint8)), "made by Adapter.state_dict"),
+        (lambda s: {k: v for k, v in s.items() if k != "model/conv1.weight"}, r"missing \['model/conv1.weight'\]"),
+        (lambda s: changed(s, extra=torch.zeros(1)), r"unknown \['extra'\]"),
+        (
+            lambda s: changed(s, **{"model/conv1.weight": torch.zeros(1)}),
+            "Expected model/conv1.weight to have shape",
+        ),
+        (lambda s: {k: v for k, v in s.items() if k != "rng"}, r"missing \['rng'\]"),
+        (lambda s: changed(s, **{"shat/nowhere.weight": torch.zeros(1)}), "nowhere.weight"),
+        (lambda s: changed(s, **{"shat/bn1.weight": torch.zeros(3)}), "shat/bn1.weight"),
+        (lambda s: changed(s, rng=torch.zeros(3, dtype=torch.uint8)), "rng"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_before_anything_changes(change, words, net, stream):
+    adapter, twin = ctta.adapt(net, "palm"), ctta.adapt(net, "palm")
+    adapter(stream[0])
+    state = adapter.state_dict()
+    with pytest.raises(ctta.StateError, match=words):
+        adapter.load_state_dict(change(state))
+    assert all(torch.equal(value, state[key]) for key, value in adapter.state_dict().items())
+    twin(stream[0])
+    assert torch.equal(adapter(stream[1]), twin(stream[1]))
+
+
+def test_the_state_of_another_method_is_refused(net):
+    with pytest.raises(ctta.StateError, match="Expected a state of method `palm`, but got one of `tent`"):
+        ctta.adapt(net, "palm").load_state_dict(ctta.adapt(net, "tent").state_dict())
+
+
+# ------------------------------------------------------------------ steps that go wrong
+
+
+def test_an_augmentation_that_yields_nan_undoes_the_step_and_the_prediction_comes(net, stream):
+    adapter = ctta.adapt(net, "palm", augment=lambda x: x * float("nan"))
+    expected = ctta.adapt(net, "bn1")
+    for count, x in enumerate(stream[:3], 1):
+        assert torch.equal(adapter(x), expected(x))
+        assert adapter.last.skipped
+        assert "gradient is not finite" in adapter.last.reason
+        assert adapter.last.skipped_steps == adapter.skipped_steps == count
+        assert adapter.last.selected == ()
+    assert all(torch.equal(adapter.method.source[n], p) for n, p in adapter.method.adapted.items())
+
+
+def test_a_model_that_overflows_still_answers_and_nothing_moves(net, stream):
+    net.fc.weight.data.fill_(3e38)
+    adapter = ctta.adapt(net, "palm")
+    logits = adapter(stream[0])
+    assert not logits.isfinite().all()
+    assert adapter.last.skipped
+    assert all(torch.equal(adapter.method.source[n], p) for n, p in adapter.method.adapted.items())
+
+
+@pytest.mark.parametrize("adam_state", ["fresh", "persistent"])
+def test_a_step_that_would_make_a_weight_infinite_is_undone(adam_state, net, stream):
+    adapter = ctta.adapt(net, "palm", lr=3e38, alpha=0.0, adam_state=adam_state)
+    adapter(stream[0])
+    assert adapter.last.skipped
+    assert "not finite" in adapter.last.reason
+    assert all(torch.equal(adapter.method.source[n], p) for n, p in adapter.method.adapted.items())
+
+
+@pytest.mark.parametrize(
+    ("augment", "words"),
+    [
+        (lambda x: x[:1], "return a batch of 32 images"),
+        (lambda x: x.double(), "float64"),
+        (lambda x: None, "NoneType"),
+    ],
+)
+def test_an_augmentation_that_returns_something_else_is_told_so_and_nothing_moves(augment, words, net, stream):
+    adapter = ctta.adapt(net, "palm", augment=augment)
+    state = adapter.state_dict()
+    with pytest.raises(ctta.AugmentError, match=words):
+        adapter(stream[0])
+    assert all(torch.equal(value, state[key]) for key, value in adapter.state_dict().items())
+
+
+def test_an_error_in_the_callers_augmentation_comes_through_and_nothing_moves(net, stream):
+    calls = []
+
+    def fails_later(x):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError("camera unplugged")
+        return fixed_augment(x)
+
+    adapter = ctta.adapt(net, "palm", augment=fails_later, steps=2)
+    adapter(stream[0])
+    state = adapter.state_dict()
+    with pytest.raises(OSError, match="camera unplugged"):
+        adapter(stream[1])
+    assert all(torch.equal(value, state[key]) for key, value in adapter.state_dict().items())
+    assert adapter.batches == 1
+
+
+def test_out_of_memory_comes_through_as_it_is(net, stream):
+    def hungry(_module, _inputs):
+        raise torch.OutOfMemoryError("no memory left")
+
+    adapter = ctta.adapt(net, "palm")
+    adapter.model.register_forward_pre_hook(hungry)
+    with pytest.raises(torch.OutOfMemoryError):
+        adapter(stream[0])
+
+
+def test_two_seeds_draw_two_augmentations(net, stream):
+    one, two = ctta.adapt(net, "palm", seed=1, lam=1.0), ctta.adapt(net, "palm", seed=2, lam=1.0)
+    one(stream[0]), two(stream[0])
+    assert not torch.equal(one(stream[1]), two(stream[1]))

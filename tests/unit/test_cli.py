@@ -1,0 +1,109 @@
+"""The command line, as a person and as a program use it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import ctta
+from ctta.cli import VERBS, cli, main
+
+
+def call(*arguments):
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_help_lists_every_verb_and_each_verb_shows_an_example():
+    text = call("--help")
+    for verb in VERBS:
+        assert verb in text
+        assert f"Example: ctta {verb}" in call(verb, "--help")
+    assert ctta.__version__ in call("--version")
+
+
+def test_methods_lists_the_registry():
+    text = call("methods")
+    for entry in ctta.list_methods():
+        assert entry.name in text
+
+
+def test_methods_json_carries_the_whole_registry():
+    data = {item["name"]: item for item in json.loads(call("methods", "--json"))}
+    assert data.keys() == {entry.name for entry in ctta.list_methods()}
+    assert data["palm"]["presets"]["imagenet-c"]["temperature"] == 1000.0
+    assert {"shat", "factor", "rng"} <= data["palm"]["keeps"].keys()
+    assert json.loads(call("methods", "palm", "--json")) == data["palm"]
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in ctta.list_methods()])
+def test_methods_name_shows_settings_help_defaults_and_presets(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = call("methods", name)
+    entry = next(e for e in ctta.list_methods() if e.name == name)
+    for item in entry.settings:
+        assert item.name in text
+        assert str(item.default) in text
+    assert "cifar100-c" in text
+    assert ("No settings." in text) == (not entry.settings)
+
+
+def test_an_unknown_method_ends_in_one_sentence_and_exit_code_1(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["methods", "plam"])
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("ctta: There is no method `plam`. Did you mean `palm`?")
+
+
+def test_an_unknown_verb_is_a_usage_error():
+    result = CliRunner().invoke(cli, ["fly"])
+    assert result.exit_code == 2
+    assert "No such command" in result.output
+
+
+def test_doctor_shows_versions_devices_threads_and_extras():
+    text = call("doctor")
+    assert "torch" in text
+    assert "cpu" in text
+    assert "pip install ray" in text or "ray: " in text
+    facts = json.loads(call("doctor", "--json"))
+    assert facts["core"].keys() == {"torch", "numpy", "safetensors", "pyyaml", "rich", "click"}
+    assert facts["threads"]["torch"] >= 1
+    assert facts["problems"] == []
+
+
+def test_doctor_exits_with_1_when_a_core_part_is_missing(monkeypatch):
+    from ctta.cli import doctor
+
+    monkeypatch.setattr(doctor, "version_of", lambda name: None if name == "rich" else "1")
+    result = CliRunner().invoke(cli, ["doctor"])
+    assert result.exit_code == 1
+    assert "rich is not installed: pip install rich" in result.output
+    assert doctor.__name__
+
+
+def test_doctor_finds_no_version_of_a_package_that_is_not_there():
+    from ctta.cli.doctor import version_of
+
+    assert version_of("surely-not-a-package") is None
+
+
+def test_demo_prints_a_table_and_json(monkeypatch):
+    from ctta.cli import demo
+
+    monkeypatch.setattr(demo, "TRAINING_STEPS", 60)
+    text = call("demo", "--batches", "1")
+    assert "synthetic data" in text
+    assert "PALM selected" in text
+    result = json.loads(call("demo", "--batches", "1", "--json"))
+    assert result["error"]["mean"].keys() == {"source", "bn1", "tent", "palm"}
+    assert result["cost"]["passes"]["source"] == 1.0
+    assert 0 < result["adapted"]["share"]["palm"] <= 100
+
+
+def test_python_m_ctta_is_ctta():
+    done = subprocess.run([sys.executable, "-m", "ctta", "--version"], capture_output=True, text=True, check=True)
+    assert ctta.__version__ in done.stdout
