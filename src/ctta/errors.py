@@ -7,6 +7,7 @@ CttaError
 │   └── UnsupportedModelError   the method cannot adapt this model at all
 ├── AugmentError           an augmentation that cannot take the batch, or returns something unusable
 ├── StateError             saved state that is missing, damaged, or belongs to something else
+├── DataError              a data file or download that is missing, damaged, or not what it should be
 ├── ConformanceError       a method breaks a promise that `ctta.checks` tests
 └── NonFiniteError         raised inside a step to have it undone; callers of an adapter never see it
 """
@@ -40,6 +41,10 @@ class AugmentError(CttaError, ValueError):
 
 class StateError(CttaError, RuntimeError):
     """Saved state is missing, damaged, or belongs to another model, method or version."""
+
+
+class DataError(CttaError, RuntimeError):
+    """A data file or download is missing, damaged, or not what it should be."""
 
 
 class ConformanceError(CttaError, AssertionError):
