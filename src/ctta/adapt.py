@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -20,13 +21,13 @@ from torch.nn.parameter import is_lazy
 
 from ctta import checkpoint
 from ctta._version import __version__
-from ctta.augment import Augmentation, choose
+from ctta.augment import NAMED, Augmentation, choose
 from ctta.errors import AugmentError, ModelError, NonFiniteError, SettingError, StateError
 from ctta.inputs import InputGuard
 from ctta.methods.base import Augment, Method
 from ctta.methods.layers import all_finite
 from ctta.methods.registry import MethodEntry, find
-from ctta.methods.state import State, network_tensors
+from ctta.methods.state import State, set_buffers
 from ctta.report import Report
 
 META = "adapter"
@@ -48,6 +49,9 @@ def adapt(
     `method` is a registry name (see `ctta.list_methods()`) or a registered class. `preset` gives the published
     settings of a benchmark, `settings` override them. `augment` maps a batch to a batch (default: the CoTTA
     pipeline); `seed` fixes every random choice.
+
+    With `inplace` the model itself is put in eval mode and stays changed: its BatchNorm layers use batch
+    statistics from then on (where the method does), and `reset` restores its weights, not its layers.
     """
     entry = find(method)
     return Adapter(
@@ -75,7 +79,7 @@ def load(
     tensors, header = checkpoint.read(path)
     entry = find(header["method"])
     if augment is None:
-        if header["augment"] == "custom":
+        if header["augment"] not in NAMED:
             raise AugmentError(
                 f"{path} was saved with an augmentation of your own, which a file cannot hold: pass it again, "
                 "ctta.load(path, model, augment=...)."
@@ -91,8 +95,8 @@ def load(
     )
     if adapter.fingerprint != header["fingerprint"]:
         raise StateError(
-            f"{path} belongs to another model: the weights it was adapted from differ from those given. "
-            "Pass the source model the saved adapter was built with."
+            f"{path} belongs to another model: the parameters or buffers it was adapted from are not those of the "
+            "model given. Pass the source model the saved adapter was built with."
         )
     adapter.load_state_dict(tensors)
     return adapter
@@ -104,6 +108,15 @@ class Adapter(nn.Module):
     It is an nn.Module so that it fits where the model was (`.to(device)`, `next(m.parameters())`), but
     `train()` and `eval()` change nothing: the method decides how each layer behaves.
     """
+
+    entry: MethodEntry
+    method: Method[Any]
+    batches: int
+    skipped_steps: int
+    last: Report | None
+    _guard: InputGuard
+    _snapshot: dict[str, Tensor]
+    _fingerprint: str | None
 
     def __init__(
         self,
@@ -118,26 +131,23 @@ class Adapter(nn.Module):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected a torch.nn.Module, but got a {type(model).__qualname__}.")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise SettingError(f"Expected `seed` to be a whole number from 0 to 2**63 - 1, but got {seed!r}.")
+        if any(isinstance(module, Adapter) for module in model.modules()):
+            raise ModelError("The model is or holds an adapter already: adapt the plain model instead.")
+        self.training = False
         self.entry = entry
         with torch.inference_mode(False):
-            own = model if inplace else _copy(model)
+            own = model if inplace else _copy(model, "Pass `inplace=True` to adapt the model itself")
             _require_movable(own)
-            self.method: Method[Any] = entry.method(own, settings, augment=augment, seed=seed)
-        self._guard = self._new_guard()
-        self._snapshot: dict[str, Tensor] = {}
-        self._fingerprint: str | None = None
+            self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
+        self._snapshot = {}
+        self._fingerprint = None
         self._start()
 
     def _start(self) -> None:
         self.batches = 0
         self.skipped_steps = 0
-        self.last: Report | None = None
-        self._guard = self._new_guard()
-
-    def _new_guard(self) -> InputGuard:
-        return InputGuard(self.method.model, self.method.predict)
+        self.last = None
+        self._guard = InputGuard(self.method.model, self._predict)
 
     @property
     def settings(self) -> Any:
@@ -160,24 +170,35 @@ class Adapter(nn.Module):
             torch.clear_autocast_cache()  # weights cast before the last step, or without a graph, are stale
             try:
                 logits, reason = self._step(x, before)
+                if self.method.clipped_view:
+                    self._guard.warn_if_clipped(stacklevel=5)
             except BaseException:
                 self.method.undo(before)  # whatever happened, an interrupted step leaves no trace
                 raise
             finally:
                 torch.clear_autocast_cache()
             self._guard.remember(x)
-            if self.method.clipped_view:
-                self._guard.warn_if_clipped(stacklevel=5)
             self._report(len(x), reason)
             return logits.detach()
 
     def predict(self, images: Tensor) -> Tensor:
         """Predict without adapting: nothing changes."""
-        with torch.inference_mode(False), torch.no_grad():
-            x = self._guard.check(images)
-            logits = self.method.predict(x)
-            torch.clear_autocast_cache()
-            return logits
+        with torch.inference_mode(False):
+            return self._predict(self._guard.check(images))
+
+    def _predict(self, x: Tensor) -> Tensor:
+        """Logits of an accepted batch. Models that change buffers as they predict get them back."""
+        model = self.method.model
+        kept = {name: value.clone() for name, value in model.named_buffers()}
+        seen = {name: (id(value), value._version) for name, value in model.named_buffers()}
+        try:
+            with torch.no_grad():
+                logits = self.method.predict(x)
+        finally:
+            torch.clear_autocast_cache()  # a weight cast here has no graph, and must not meet the next step
+            if seen != {name: (id(value), value._version) for name, value in model.named_buffers()}:
+                set_buffers(model, kept)
+        return logits
 
     def _step(self, x: Tensor, before: State) -> tuple[Tensor, str | None]:
         """Let the method step; a step that is not finite is undone, and the prediction made without it."""
@@ -188,9 +209,20 @@ class Adapter(nn.Module):
             self.method.require_finite("state", self.method.state().tensors)
         except NonFiniteError as error:
             self.method.undo(before)
-            with torch.no_grad():
-                return self.method.predict(x), str(error)
+            logits = self._predict(x)
+            if all_finite([logits]):
+                return logits, str(error)
+            return self._recover(x, before, logits)
         return logits, None
+
+    def _recover(self, x: Tensor, before: State, logits: Tensor) -> tuple[Tensor, str]:
+        """Weights that no longer predict anything are given up for the source, if that one still does."""
+        self.method.reset()
+        answer = self._predict(x)
+        if all_finite([answer]):
+            return answer, "logits are not finite: the adapted weights were given up for the source weights"
+        self.method.undo(before)
+        return logits, "logits are not finite, nor are those of the source model"
 
     def _take_snapshot(self) -> State:
         """Copy the state into buffers that are used again for every batch."""
@@ -230,7 +262,7 @@ class Adapter(nn.Module):
     def freeze(self) -> nn.Module:
         """Return a copy of the adapted model as an ordinary module that predicts as `predict` does."""
         with torch.inference_mode(False):
-            return _copy(self.model).requires_grad_(False)
+            return _copy(self.model, "Its adapted weights are in `adapter.model`").requires_grad_(False)
 
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
@@ -262,7 +294,12 @@ class Adapter(nn.Module):
         if name != self.entry.name:
             raise StateError(f"Expected a state of method `{self.entry.name}`, but got one of `{name}`.")
         with torch.inference_mode(False):
-            self.method.load(State(tensors, scalars))
+            before = self._take_snapshot()
+            try:
+                self.method.load(State(tensors, scalars))
+            except BaseException:
+                self.method.undo(before)
+                raise
             self._start()
         self.batches, self.skipped_steps = counters
         return _IncompatibleKeys([], [])
@@ -275,16 +312,17 @@ class Adapter(nn.Module):
             "method": self.entry.name,
             "settings": dataclasses.asdict(self.settings),
             "seed": self.method.seed,
-            "augment": augment.name if isinstance(augment, Augmentation) else "custom",
+            "augment": augment.name if isinstance(augment, Augmentation) else Augmentation.name,
             "fingerprint": self.fingerprint,
         }
         checkpoint.write(path, self.state_dict(), header)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the source model's weights and statistics, whatever has moved since."""
+        """SHA-256 of the source model's parameters and buffers, whatever has moved since."""
         if self._fingerprint is None:
-            self._fingerprint = checkpoint.digest({**network_tensors(self.model), **self.method.source})
+            source = {**self.method.source, **self.method.source_buffers}
+            self._fingerprint = checkpoint.digest({**dict(self.model.named_parameters()), **source})
         return self._fingerprint
 
     # ---------------------------------------------------------------- fitting in where the model was
@@ -308,10 +346,18 @@ class Adapter(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # the model must not become a submodule: train() would reach it
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
+        twin = Adapter.__new__(Adapter)
+        memo[id(self)] = twin
+        memo.update(_cached_tensors(self.model))
+        twin.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.__dict__.items()})
+        return twin
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         with torch.inference_mode(False):
             self.method.to(fn)
         self._snapshot = {}
+        self._fingerprint = None
         return self
 
     def _load_from_state_dict(
@@ -319,6 +365,12 @@ class Adapter(nn.Module):
     ) -> None:  # when the adapter is part of another module
         mine = {key[len(prefix) :]: value for key, value in state_dict.items() if key.startswith(prefix)}
         self.load_state_dict(mine)
+
+
+def _check_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
+        raise SettingError(f"Expected `seed` to be a whole number from 0 to 2**63 - 1, but got {seed!r}.")
+    return int(seed)
 
 
 def _require_movable(model: nn.Module) -> None:
@@ -331,10 +383,18 @@ def _require_movable(model: nn.Module) -> None:
         )
 
 
-def _copy(model: nn.Module) -> nn.Module:
+def _copy(model: nn.Module, advice: str) -> nn.Module:
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, _cached_tensors(model))
     except (RuntimeError, TypeError) as error:
-        raise ModelError(
-            f"{type(model).__name__} cannot be copied ({error}). Pass `inplace=True` to adapt the model itself."
-        ) from error
+        raise ModelError(f"{type(model).__name__} cannot be copied ({error}). {advice}.") from error
+
+
+def _cached_tensors(model: nn.Module) -> dict[int, Any]:
+    """Detached copies of tensors that modules keep from a forward pass, which deepcopy alone would refuse."""
+    return {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }

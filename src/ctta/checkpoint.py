@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,20 @@ FORMAT = 1
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: dict[str, Any]) -> None:
-    """Write a file that is either complete or not there: temporary file, flush to disk, rename."""
+    """Write tensors and a header as one file that is either complete or not there."""
     from safetensors.torch import save
 
-    target = Path(path)
     owned = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     text = json.dumps({**header, "format": FORMAT}, sort_keys=True)
-    data = save(owned, {"ctta": text, "sha256": digest(owned, text)})
-    temporary = None
+    write_bytes(path, save(owned, {"ctta": text, "sha256": digest(owned, text)}))
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file atomically: temporary file beside it, flush to disk, rename."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            temporary = file.name
+        with temporary.open("xb") as file:  # not tempfile: its files are for their owner alone
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -40,8 +43,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: d
             "is unchanged."
         ) from error
     finally:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -75,7 +77,7 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
     """SHA-256 over names, shapes, dtypes and bytes of tensors, and over a text."""
     sha = hashlib.sha256(text.encode())
     for key in sorted(tensors):
-        value = tensors[key].detach().cpu().contiguous()
+        value = tensors[key].detach().to_dense().cpu().contiguous()
         sha.update(f"{key}|{tuple(value.shape)}|{value.dtype}|".encode())
         sha.update(value.flatten().view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()

@@ -45,8 +45,9 @@ class InputGuard:
         return x.to(self.dtype)
 
     def remember(self, x: Tensor) -> None:
-        """Hold later batches to the rank and channels of one the model has answered."""
-        self.accepted = signature(x)
+        """Hold later batches to the rank and channels of one that was as expected."""
+        if hint(self.model) in (None, signature(x)):
+            self.accepted = signature(x)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -57,7 +58,7 @@ class InputGuard:
         return torch.float32
 
     def _check_kind(self, images: Tensor) -> None:
-        if images.layout != torch.strided:
+        if images.layout != torch.strided or images.is_nested:
             raise InputError(f"Expected a dense tensor, but got layout {images.layout}: call .to_dense().")
         if images.dim() < 2:
             raise InputError(
@@ -67,8 +68,8 @@ class InputGuard:
         if images.numel() == 0:
             raise InputError(f"Expected at least one image, but got an empty batch, {tuple(images.shape)}.")
         devices = {tensor.device for tensor in self.model.parameters()}
-        if len(devices) == 1 and images.device not in devices:
-            place = next(iter(devices))
+        if images.is_meta or (len(devices) == 1 and images.device not in devices):
+            place = next(iter(devices), torch.device("cpu"))
             raise InputError(
                 f'Expected images on {place}, where the model is, but got {images.device}: images.to("{place}").'
             )
@@ -91,25 +92,25 @@ class InputGuard:
         low, high = self.range
         if self.warned or (low > -0.01 and high < 1.01):
             return
-        self.warned = True
         warnings.warn(
             f"Expected images in [0, 1], but these lie in [{low:.3g}, {high:.3g}], and the default "
             "augmentation clips to [0, 1]. Put the normalisation inside the model, or pass `augment=`.",
             RangeWarning,
             stacklevel=stacklevel,
         )
+        self.warned = True
 
     def _check_signature(self, x: Tensor) -> None:
         """Compare rank and channels with what the model took before, or with its first convolution.
 
-        The first convolution only hints at what the model takes (it may sit behind a reshape), so a batch that
-        differs from the hint is refused only where the model is seen to accept the hint itself.
+        The first convolution only hints at what a model takes (it may sit behind a reshape), so a first batch
+        that differs from the hint is refused only if the model cannot answer it, or answers by accident.
         """
         given = signature(x)
         expected = self.accepted or hint(self.model)
         if expected is None or given == expected:
             return
-        if self.accepted is None and not self._accepts(expected, x):
+        if self.accepted is None and self._answers(x) and not self._broadcasts(x, expected):
             return
         names = {2: "N x F", 3: "N x C x L", 4: "N x C x H x W", 5: "N x C x D x H x W"}
         rank, channels = expected
@@ -118,14 +119,16 @@ class InputGuard:
             f"but got shape {tuple(x.shape)}."
         )
 
-    def _accepts(self, wanted: Signature, x: Tensor) -> bool:
-        rank, channels = wanted
-        sizes = list(x.shape[2:])[-(rank - 2) :] or [32]
-        sizes = [sizes[0]] * (rank - 2 - len(sizes)) + sizes
-        probe = torch.zeros(2, channels, *(min(size, 512) for size in sizes), dtype=self.dtype, device=x.device)
+    def _broadcasts(self, x: Tensor, expected: Signature) -> bool:
+        """Whether one channel is spread over several by a normalisation inside the model, unasked."""
+        rank, channels = expected
+        if x.dim() != rank or x.shape[1] != 1:
+            return False
+        return self._answers(x.expand(-1, channels, *x.shape[2:]))
+
+    def _answers(self, x: Tensor) -> bool:
         try:
-            with torch.no_grad():
-                self.predict(probe)
+            self.predict(x)
         except CttaError:
             return False
         return True

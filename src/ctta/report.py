@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What the last call of an adapter did, readable as attributes, as a mapping, or as JSON (`to_dict`).
 
@@ -47,6 +47,13 @@ class Report:
     """Temperature in force."""
     notes: tuple[str, ...] = ()
     """Anything else worth knowing, in words: an empty entropy filter, parameters the model never used."""
+
+    def __repr__(self) -> str:
+        what = f"skipped: {self.reason}" if self.skipped else f"{len(self.selected)} tensors selected"
+        numbers = {**self.losses, **{f"{name} share": share for name, share in self.shares.items()}}
+        facts = "".join(f", {name} {value:.4g}" for name, value in numbers.items())
+        kept = "" if self.kept is None else f", kept {self.kept} of {self.samples}"
+        return f"Report({self.method}, batch {self.batch}, {what}{facts}{kept})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON-ready data."""

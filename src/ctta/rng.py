@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ctta.errors import StateError
+
 
 class Rng:
     """A seeded CPU generator.
@@ -16,7 +18,7 @@ class Rng:
     """
 
     def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator("cpu").manual_seed(seed)
 
     def state(self) -> Tensor:
         """Return the generator's state, a vector of bytes."""
@@ -24,13 +26,16 @@ class Rng:
 
     def restore(self, state: Tensor) -> None:
         """Continue from a state that `state` returned."""
-        self.generator.set_state(state.cpu())
+        try:
+            self.generator.set_state(state.cpu())
+        except (RuntimeError, TypeError) as error:
+            raise StateError(f"This is not the state of a random generator: {error}.") from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {"state": self.state()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self.generator = torch.Generator()
+        self.generator = torch.Generator("cpu")
         self.restore(saved["state"])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rng:

@@ -34,13 +34,16 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    below: float | None = None,
+    aka: tuple[str, ...] = (),
 ) -> Any:
     """Declare one setting: its default, one sentence of help, and its range.
 
-    `low` and `high` are inclusive bounds, `above` is an exclusive lower bound.
+    `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. `aka` are names people may try
+    for it: they are not accepted, but answered with the right one.
     """
-    limits = {"low": low, "high": high, "above": above}
-    return dataclasses.field(default=default, metadata={"help": help, **limits})
+    facts = {"help": help, "low": low, "high": high, "above": above, "below": below, "aka": aka}
+    return dataclasses.field(default=default, metadata=facts)
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Setting:
     low: float | None = None
     high: float | None = None
     above: float | None = None
+    below: float | None = None
+    aka: tuple[str, ...] = ()
 
     @property
     def accepts(self) -> str:
@@ -94,6 +99,7 @@ class Setting:
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
             and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
         )
 
 
@@ -119,10 +125,10 @@ class Settings(tuple[Setting, ...]):
 
 
 def _with_range(noun: str, item: Setting) -> str:
-    if item.high is not None and item.low is not None:
-        return f"{noun} in [{item.low:g}, {item.high:g}]"
-    if item.high is not None and item.above is not None:
-        return f"{noun} in ({item.above:g}, {item.high:g}]"
+    lower = f"[{item.low:g}" if item.low is not None else f"({item.above:g}" if item.above is not None else ""
+    upper = f"{item.high:g}]" if item.high is not None else f"{item.below:g})" if item.below is not None else ""
+    if lower and upper:
+        return f"{noun} in {lower}, {upper}"
     if item.above is not None:
         return f"{noun} above {item.above:g}"
     if item.low is not None:
@@ -136,9 +142,8 @@ def describe(settings_type: type) -> Settings:
     found = []
     for item in dataclasses.fields(settings_type):
         kinds, choices = _read_annotation(hints[item.name])
-        limits = {key: item.metadata.get(key) for key in ("low", "high", "above")}
-        text = item.metadata.get("help", "")
-        found.append(Setting(item.name, text, item.default, kinds, choices, **limits))
+        facts = {"help": "", **item.metadata}
+        found.append(Setting(name=item.name, default=item.default, types=kinds, choices=choices, **facts))
     return Settings(found)
 
 
@@ -162,9 +167,9 @@ def build(settings_type: type[T], values: Mapping[str, Any], *, owner: str) -> T
     for name in values:
         if name not in known:
             accepted = ", ".join(known) or "none"
-            raise SettingError(
-                f"{owner} has no setting `{name}`.{suggestion(name, known)} Accepted settings: {accepted}."
-            )
+            meant = [item.name for item in known.values() if name in item.aka]
+            hint = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, known)
+            raise SettingError(f"{owner} has no setting `{name}`.{hint} Accepted settings: {accepted}.")
     return settings_type(**{name: known[name].check(value) for name, value in values.items()})
 
 

@@ -3,7 +3,9 @@
 import copy
 import io
 import pickle
+import threading
 
+import numpy as np
 import pytest
 import torch
 from tests.conftest import fixed_augment
@@ -130,7 +132,7 @@ def test_a_model_that_cannot_be_copied_is_refused_with_the_cure():
         def __init__(self):
             super().__init__()
             self.conv = nn.Conv2d(3, 4, 1)
-            self.cache = self.conv.weight * 2  # not a leaf
+            self.lock = threading.Lock()
 
         def forward(self, x):
             return self.conv(x).mean((2, 3))
@@ -223,12 +225,20 @@ def changed(state, **more):
         (lambda s: changed(s, extra=torch.zeros(1)), r"unknown \['extra'\]"),
         (
             lambda s: changed(s, **{"model/conv1.weight": torch.zeros(1)}),
-            "Expected model/conv1.weight to have shape",
+            "Expected model/conv1.weight to be",
         ),
         (lambda s: {k: v for k, v in s.items() if k != "rng"}, r"missing \['rng'\]"),
         (lambda s: changed(s, **{"shat/nowhere.weight": torch.zeros(1)}), "nowhere.weight"),
         (lambda s: changed(s, **{"shat/bn1.weight": torch.zeros(3)}), "shat/bn1.weight"),
         (lambda s: changed(s, rng=torch.zeros(3, dtype=torch.uint8)), "rng"),
+        (lambda s: changed(s, rng=s["rng"].int()), "rng"),
+        (lambda s: changed(s, rng=torch.zeros_like(s["rng"])), "generator"),
+        (
+            lambda s: changed(s, **{"shat/bn1.weight": s["shat/bn1.weight"].double()}),
+            "Expected shat/bn1.weight in",
+        ),
+        (lambda s: changed(s, **{"shat/bn1.weight": s["shat/bn1.weight"] * float("nan")}), "NaN or infinity"),
+        (lambda s: changed(s, **{"buffers/bn1.source_mean": torch.zeros(3)}), "buffers/bn1.source_mean"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_before_anything_changes(change, words, net, stream):
@@ -322,6 +332,133 @@ def test_out_of_memory_comes_through_as_it_is(net, stream):
     adapter.model.register_forward_pre_hook(hungry)
     with pytest.raises(torch.OutOfMemoryError):
         adapter(stream[0])
+
+
+def test_weights_that_no_longer_predict_are_given_up_for_the_source(net, stream):
+    adapter = ctta.adapt(net, "palm")
+    adapter(stream[0])
+    for parameter in adapter.method.adapted.values():
+        parameter.data.fill_(1e30)  # as if finite steps had led to weights that overflow
+    logits = adapter(stream[1])
+    assert torch.equal(logits, ctta.adapt(net, "bn1")(stream[1]))
+    assert adapter.last.skipped
+    assert "given up for the source weights" in adapter.last.reason
+    adapter(stream[2])
+    assert not adapter.last.skipped
+
+
+def test_a_model_that_normalises_its_input_in_place_adapts_as_one_that_does_not(net, stream):
+    class Normalised(nn.Module):
+        def __init__(self, in_place):
+            super().__init__()
+            self.net, self.in_place = copy.deepcopy(net), in_place
+
+        def forward(self, x):
+            return self.net(x.sub_(0.5).div_(0.5) if self.in_place else (x - 0.5) / 0.5)
+
+    one, two = (ctta.adapt(Normalised(in_place), "palm", lam=0.5) for in_place in (True, False))
+    held = stream[0].clone()
+    for x in stream[:3]:
+        assert torch.equal(one(x), two(x))
+    assert torch.equal(one.predict(stream[3]), two.predict(stream[3]))
+    assert torch.equal(stream[0], held)
+
+
+def test_an_augmentation_in_place_or_under_inference_mode_does_no_harm(net, stream):
+    @torch.inference_mode()
+    def inference(x):
+        return x * 0.5
+
+    plain, in_place, inferred = (
+        ctta.adapt(net, "palm", augment=augment)
+        for augment in (lambda x: x * 0.5, lambda x: x.mul_(0.5), inference)
+    )
+    for x in stream[:2]:
+        expected = plain(x)
+        assert torch.equal(in_place(x), expected)
+        assert torch.equal(inferred(x), expected)
+
+
+def test_the_default_device_is_no_matter(net, stream):
+    expected = ctta.adapt(net, "palm")
+    adapter = ctta.adapt(net, "palm")
+    for x in stream[:2]:
+        with torch.device("meta"):
+            logits = adapter(x)
+        assert torch.equal(logits, expected(x))
+
+
+def test_old_weight_norm_and_parametrizations_adapt_and_copy():
+    from torch.nn.utils.parametrizations import weight_norm
+
+    model = nn.Sequential(weight_norm(nn.Conv2d(3, 4, 3)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    adapter = ctta.adapt(model, "palm", eta=1e9)
+    assert any("parametrizations" in name for name in adapter.method.adapted)
+    x = torch.rand(4, 3, 8, 8)
+    adapter(x)
+    assert torch.equal(adapter.freeze()(x), adapter.predict(x))
+    with pytest.warns(FutureWarning):
+        old = torch.nn.utils.weight_norm(nn.Conv2d(3, 4, 3))
+    adapter = ctta.adapt(nn.Sequential(old, nn.AdaptiveAvgPool2d(1), nn.Flatten()), "palm", eta=1e9)
+    before = adapter.predict(x)
+    adapter(x)
+    assert not torch.equal(adapter.predict(x), before)
+    assert torch.equal(copy.deepcopy(adapter)(x), adapter.freeze()(x))
+
+
+def test_parameters_without_elements_are_left_out():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.nothing = nn.Conv2d(3, 4, 1), nn.LayerNorm(0)
+
+        def forward(self, x):
+            return self.conv(x).mean((2, 3)) + self.nothing(x.new_zeros(len(x), 0)).sum()
+
+    adapter = ctta.adapt(Odd(), "palm", eta=1e9)
+    adapter(torch.rand(2, 3, 4, 4))
+    assert not adapter.last.skipped, adapter.last.reason
+
+
+def test_scripted_models_and_adapters_in_adapters_are_refused(net):
+    with pytest.warns(DeprecationWarning):
+        scripted = torch.jit.trace(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten()), torch.rand(1, 3, 2, 2))
+    with pytest.raises(ctta.UnsupportedModelError, match="scripted"):
+        ctta.adapt(scripted, "palm")
+    with pytest.raises(ctta.ModelError, match="holds an adapter already"):
+        ctta.adapt(nn.Sequential(ctta.adapt(net, "bn1")), "palm")
+
+
+def test_a_warning_made_an_error_undoes_the_step(net, stream):
+    adapter = ctta.adapt(net, "palm")
+    state = adapter.state_dict()
+    for _ in range(2):
+        with pytest.raises(ctta.RangeWarning):  # warnings are errors here
+            adapter(stream[0] * 3)
+    assert all(torch.equal(value, state[key]) for key, value in adapter.state_dict().items())
+
+
+def test_an_adapter_converted_to_another_dtype_can_be_saved_and_loaded(net, stream, tmp_path):
+    adapter = ctta.adapt(net, "palm")
+    adapter.save(tmp_path / "float")
+    adapter.double()
+    adapter(stream[0].double())
+    adapter.save(tmp_path / "double")
+    with pytest.raises(ctta.StateError):
+        ctta.load(tmp_path / "double", net)
+    twin = ctta.load(tmp_path / "double", copy.deepcopy(net).double())
+    assert torch.equal(twin(stream[1].double()), adapter(stream[1].double()))
+
+
+def test_a_seed_may_be_a_numpy_number(net):
+    assert ctta.adapt(net, "palm", seed=np.int64(3)).method.seed == 3
+
+
+def test_the_report_prints_as_one_line(net, stream):
+    adapter = ctta.adapt(net, "palm")
+    adapter(stream[0])
+    assert repr(adapter.last).startswith("Report(palm, batch 1, 27 tensors selected, entropy")
+    assert len(repr(adapter.last)) < 300
 
 
 def test_two_seeds_draw_two_augmentations(net, stream):

@@ -55,6 +55,24 @@ def test_an_augmentation_of_the_callers_must_be_passed_again(net, stream, tmp_pa
     assert torch.equal(twin(stream[1]), adapter(stream[1]))
 
 
+def test_an_augmentation_with_ranges_of_its_own_must_be_passed_again(net, stream, tmp_path):
+    from ctta.augment import Cotta
+    from ctta.augment.cotta import Ranges
+
+    own = Cotta(ranges=Ranges(angle=(0.0, 0.0)))
+    adapter = ctta.adapt(net, "palm", augment=own)
+    adapter(stream[0])
+    adapter.save(tmp_path / "a")
+    with pytest.raises(ctta.AugmentError, match="pass it again"):
+        ctta.load(tmp_path / "a", golden_net())
+    assert torch.equal(ctta.load(tmp_path / "a", golden_net(), augment=own)(stream[1]), adapter(stream[1]))
+
+
+def test_a_saved_file_is_readable_as_other_files_are(saved, tmp_path):
+    (tmp_path / "plain").write_bytes(b"")
+    assert saved[1].stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_another_model_is_refused(saved):
     other = golden_net()
     other.fc.bias.data[0] += 1e-6

@@ -53,6 +53,7 @@ def spoiled(value):
         (X[:, :, :0], "an empty batch"),
         (X.to("meta"), 'on cpu, where the model is, but got meta: images.to\\("cpu"\\)'),
         (X.to_sparse(), "Expected a dense tensor"),
+        (torch.nested.nested_tensor([X[0], X[1]], layout=torch.jagged), "Expected a dense tensor"),
         (X.numpy(), "but got a numpy.ndarray"),
         (None, "but got a builtins.NoneType"),
     ],
@@ -104,6 +105,16 @@ def test_a_network_that_reshapes_before_its_first_convolution_is_served():
         def forward(self, x):
             return self.net(self.unshuffle(x))
 
+    class Rows(nn.Module):
+        """Takes images flattened to rows."""
+
+        def __init__(self):
+            super().__init__()
+            self.net = small_net()
+
+        def forward(self, x):
+            return self.net(x.view(-1, 3, 8, 8))
+
     class Frames(nn.Module):
         """Takes N x T x C x H x W and averages over T."""
 
@@ -115,6 +126,7 @@ def test_a_network_that_reshapes_before_its_first_convolution_is_served():
             return self.net(x.flatten(0, 1)).view(x.shape[0], x.shape[1], -1).mean(1)
 
     assert ctta.adapt(SpaceToDepth(), "palm")(X).shape == (4, 4)
+    assert ctta.adapt(Rows(), "tent")(X.flatten(1)).shape == (4, 4)
     clip = torch.rand(2, 5, 3, 8, 8)
     assert ctta.adapt(Frames(), "palm", lam=0)(clip).shape == (2, 4)
 

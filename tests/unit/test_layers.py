@@ -87,6 +87,12 @@ def test_one_value_a_channel_falls_back_on_the_source_statistics(layer, shape):
     assert model.running_mean is None
 
 
+def test_an_input_passed_by_name_is_seen():
+    model = nn.BatchNorm1d(4).eval()
+    use_batch_statistics(model)
+    assert model(input=torch.randn(1, 4)).shape == (1, 4)
+
+
 def test_a_failing_forward_does_not_leave_the_source_statistics_lent():
     model = nn.BatchNorm1d(4).eval()
     use_batch_statistics(model)

@@ -67,6 +67,15 @@ def test_an_unknown_setting_is_refused_with_a_guess_and_the_accepted_names():
     assert "temperature" in text
 
 
+@pytest.mark.parametrize(
+    ("tried", "meant"),
+    [("kappa", "lr"), ("learning_rate", "lr"), ("T", "temperature"), ("lambda", "lam"), ("wd", "weight_decay")],
+)
+def test_names_people_may_try_are_answered_with_the_right_one(tried, meant):
+    with pytest.raises(ctta.SettingError, match=f"no setting `{tried}`. Did you mean `{meant}`"):
+        ctta.adapt(NETWORKS["bn2d"].make(), "palm", **{tried: 1})
+
+
 def test_a_method_without_settings_says_so():
     with pytest.raises(ctta.SettingError, match="source has no setting `lr`. Accepted settings: none"):
         ctta.adapt(NETWORKS["bn2d"].make(), "source", lr=1.0)
@@ -80,6 +89,10 @@ def test_unknown_methods_presets_and_variants_are_refused_with_a_guess():
         ctta.adapt(model, "palm", preset="cifar10c")
     with pytest.raises(ctta.SettingError, match="no variant `papers`. Did you mean `paper`"):
         ctta.adapt(model, "palm", variant="papers")
+    with pytest.raises(ctta.SettingError, match="no variant"):
+        ctta.adapt(model, "palm", variant=[1])
+    with pytest.raises(ctta.SettingError, match="in \\[0, 1\\)"):
+        ctta.adapt(model, "tent", momentum=1.0)
     with pytest.raises(ctta.SettingError, match="not a registered method"):
         ctta.adapt(model, int)
 

@@ -1,6 +1,35 @@
 """Augmentations in batched tensor operations, driven by the generator of the adapter that uses them."""
 
-from ctta.augment.base import Augmentation, choose
-from ctta.augment.cotta import Cotta
+from __future__ import annotations
 
-__all__ = ["Augmentation", "Cotta", "choose"]
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ctta.augment.base import Augmentation
+from ctta.augment.cotta import Cotta
+from ctta.errors import AugmentError
+
+__all__ = ["NAMED", "Augmentation", "Cotta", "choose"]
+
+NAMED: dict[str, Augmentation] = {item.name: item for item in (Cotta(), Cotta(soft=True))}
+"""The augmentations a saved adapter finds again by name."""
+
+
+def choose(augment: Augmentation | Callable[[Tensor], Tensor] | str | None) -> Any:
+    """Read the argument `augment=`: a name, one of ours, any callable, or None for the default.
+
+    >>> choose(None).name, choose("cotta-soft").name
+    ('cotta', 'cotta-soft')
+    """
+    if augment is None:
+        return NAMED["cotta"]
+    if isinstance(augment, str) and augment in NAMED:
+        return NAMED[augment]
+    if callable(augment):
+        return augment
+    names = ", ".join(f'"{name}"' for name in NAMED)
+    raise AugmentError(
+        f"Expected `augment` to be a callable from a batch to a batch or one of {names}, but got {augment!r}."
+    )

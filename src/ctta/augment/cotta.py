@@ -55,12 +55,16 @@ SOFT = Ranges(
 class Cotta(Augmentation):
     """The pipeline for images in [0, 1], N x C x H x W, or clips, N x C x D x H x W (one draw for all).
 
-    `soft` narrows the ranges. Images that are not RGB keep their saturation and hue.
+    `soft` narrows the ranges, `ranges` sets them. Images that are not RGB keep their saturation and hue.
     """
 
-    def __init__(self, *, soft: bool = False) -> None:
-        self.name = "cotta-soft" if soft else "cotta"
-        self.ranges = SOFT if soft else Ranges()
+    def __init__(self, *, soft: bool = False, ranges: Ranges | None = None) -> None:
+        self.ranges = ranges or (SOFT if soft else Ranges())
+
+    @property
+    def name(self) -> str:
+        """What a saved adapter calls it: its ranges decide."""
+        return {Ranges(): "cotta", SOFT: "cotta-soft"}.get(self.ranges, Augmentation.name)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return an augmented copy in [0, 1], of the same shape and dtype."""
@@ -76,7 +80,7 @@ class Cotta(Augmentation):
         exact = images if images.dtype in (torch.float32, torch.float64) else images.float()
         out = self.colours(exact.clamp(0.0, 1.0), generator)
         out = self.geometry(out, generator)
-        noise = torch.randn(out.shape, generator=generator, dtype=out.dtype)
+        noise = torch.randn(out.shape, generator=generator, dtype=out.dtype, device="cpu")
         return out.add_(noise.to(out.device), alpha=NOISE_STD).clamp_(0.0, 1.0).to(images.dtype)
 
     def colours(self, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -89,7 +93,7 @@ class Cotta(Augmentation):
             (hue, span.hue),
             (gamma, span.gamma),
         ]
-        for index in torch.randperm(len(jitter), generator=generator).tolist():
+        for index in torch.randperm(len(jitter), generator=generator, device="cpu").tolist():
             apply, limits = jitter[index]
             x = apply(x, uniform(limits, generator))
         return x
@@ -105,8 +109,9 @@ class Cotta(Augmentation):
         flip = uniform((0.0, 1.0), generator) < 0.5
 
         # where each output pixel comes from, in pixels from the centre; a margin is left for the blur
-        u = torch.arange(-BLUR_RADIUS, width + BLUR_RADIUS, dtype=torch.float64) + (0.5 - width / 2)
-        v = torch.arange(-BLUR_RADIUS, height + BLUR_RADIUS, dtype=torch.float64) + (0.5 - height / 2)
+        exact = {"dtype": torch.float64, "device": "cpu"}
+        u = torch.arange(-BLUR_RADIUS, width + BLUR_RADIUS, **exact) + (0.5 - width / 2)
+        v = torch.arange(-BLUR_RADIUS, height + BLUR_RADIUS, **exact) + (0.5 - height / 2)
         du = (-u if flip else u)[None, :] - shift_x
         dv = v[:, None] - shift_y
         from_x = (math.cos(angle) * du + math.sin(angle) * dv) / scale
@@ -125,7 +130,7 @@ class Cotta(Augmentation):
 def uniform(limits: Span, generator: torch.Generator) -> float:
     """Draw one number between two limits."""
     low, high = limits
-    return low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64).item()
+    return low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64, device="cpu").item()
 
 
 def coverage(position: Tensor, size: int) -> Tensor:

@@ -90,6 +90,23 @@ class _Unused(nn.Module):
         return self.body(x)  # type: ignore[no-any-return]
 
 
+class _Stateful(nn.Module):
+    """Changes a buffer in every forward pass, keeps a tensor of it, and normalises its input in place."""
+
+    level: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*_stem(nn.BatchNorm2d))
+        self.head = nn.Sequential(*_head())
+        self.register_buffer("level", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.features = self.body(x.sub_(0.5).div_(0.25))
+        self.level = 0.9 * self.level + 0.1 * self.features.detach().abs().mean()
+        return self.head(self.features / self.level)  # type: ignore[no-any-return]
+
+
 class _Tied(nn.Module):
     """One convolution weight under two names, one BatchNorm used twice."""
 
@@ -156,6 +173,7 @@ NETWORKS: dict[str, Network] = {
         Network("vit", _Vit),
         Network("unused", _Unused),
         Network("tied", _Tied),
+        Network("stateful", _Stateful),
         Network(
             "no-norm",
             lambda: nn.Sequential(*_stem(lambda _: nn.Identity()), *_head()),

@@ -50,6 +50,7 @@ class Method(Generic[S]):
         self._prepare()
         self.adapted: dict[str, nn.Parameter] = self._collect()
         self.source = {name: value.detach().clone() for name, value in self.adapted.items()}
+        self.source_buffers = {name: value.clone() for name, value in model.named_buffers()}
         self._start()
         self._sealed = True
 
@@ -76,7 +77,7 @@ class Method(Generic[S]):
     def forward(self, x: Tensor, model: nn.Module | None = None) -> Tensor:
         """Logits of the model (or of another network) for the batch, in float32 or wider."""
         try:
-            logits = (model or self.model)(x)
+            logits = (model or self.model)(x.clone())  # some models normalise their input in place
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -93,13 +94,13 @@ class Method(Generic[S]):
                 self.clipped_view = True
                 view = self.augment(x, self.rng.generator)
             else:
-                view = self.augment(x)
+                view = self.augment(x.clone())
         if not isinstance(view, Tensor) or view.shape[:1] != x.shape[:1] or view.dtype != x.dtype:
             raise AugmentError(
                 f"Expected `augment` to return a batch of {len(x)} images in {x.dtype}, "
                 f"but got {describe_value(view)}."
             )
-        return view.detach()
+        return view.clone() if view.is_inference() else view.detach()
 
     def gradients(
         self, loss: Tensor, names: Iterable[str] | None = None, *, retain_graph: bool = False
@@ -114,7 +115,7 @@ class Method(Generic[S]):
         if not loss.requires_grad:
             raise ModelError(
                 f"The logits of {type(self.model).__name__} depend on none of the {len(self.adapted)} adapted "
-                "tensors: its forward must neither detach nor run under no_grad."
+                "tensors: its forward must neither detach, nor run under no_grad, nor use reentrant checkpointing."
             )
         parameters = [self.adapted[name] for name in wanted]
         found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
@@ -167,6 +168,7 @@ class Method(Generic[S]):
     def reset(self) -> None:
         """Return to exactly what the method was when it was built."""
         self.move(self.source)
+        state.set_buffers(self.model, self.source_buffers)
         self._start()
 
     def state(self) -> State:
@@ -188,6 +190,7 @@ class Method(Generic[S]):
         named = dict(self.model.named_parameters())
         self.adapted = {name: named[name] for name in self.adapted}
         self.source = {name: convert(value) for name, value in self.source.items()}
+        self.source_buffers = {name: convert(value) for name, value in self.source_buffers.items()}
         state.convert(self, convert)
 
     # ---------------------------------------------------------------- inner workings
@@ -201,6 +204,10 @@ class Method(Generic[S]):
 
     def _prepare(self) -> None:
         """Put the model into the state every method starts from: eval mode, nothing trainable."""
+        if isinstance(self.model, torch.jit.ScriptModule):
+            raise UnsupportedModelError(
+                "A scripted model hides its layers, so nothing can be adapted: pass the module it was made from."
+            )
         self.model.eval()
         self.model.requires_grad_(False)
         if self.bn_mode() == "batch":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -33,10 +34,18 @@ def collect(model: nn.Module, group: Group) -> dict[str, nn.Parameter]:
         id(parameter)
         for module in model.modules()
         if isinstance(module, _KINDS[group])
-        for parameter in module.parameters(recurse=False)
-        if parameter.is_floating_point()
+        for parameter in _own_parameters(module)
+        if parameter.is_floating_point() and parameter.numel()
     }
     return {name: value for name, value in model.named_parameters() if id(value) in wanted}
+
+
+def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Parameters of the module itself, and those a parametrization (as weight_norm) makes them from."""
+    yield from module.parameters(recurse=False)
+    parametrizations = getattr(module, "parametrizations", None)
+    if isinstance(parametrizations, nn.Module):
+        yield from parametrizations.parameters()
 
 
 def use_batch_statistics(model: nn.Module) -> None:
@@ -52,12 +61,13 @@ def use_batch_statistics(model: nn.Module) -> None:
             module.register_buffer("source_var", module.running_var, persistent=False)
             module.track_running_stats = False
             module.running_mean = module.running_var = module.num_batches_tracked = None
-            module.register_forward_pre_hook(_lend_source_statistics)
+            module.register_forward_pre_hook(_lend_source_statistics, with_kwargs=True)
             module.register_forward_hook(_take_back_source_statistics, always_call=True)
 
 
-def _lend_source_statistics(module: Any, inputs: tuple[Tensor, ...]) -> None:
-    if inputs[0].numel() == inputs[0].shape[1]:
+def _lend_source_statistics(module: Any, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+    x = inputs[0] if inputs else named["input"]
+    if x.numel() == x.shape[1]:
         module.running_mean, module.running_var = module.source_mean, module.source_var
 
 

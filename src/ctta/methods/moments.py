@@ -34,7 +34,7 @@ class AdamMemory(Method[S]):
         for name, gradient in gradients.items():
             theta = self.value(name)
             before = AdamState.zero(theta)
-            if name in self.mean:
+            if name in self.updates:
                 before = AdamState(self.mean[name], self.square[name], self.updates[name])
             value, after = adam(
                 theta, gradient, rates.get(name, 0.0), before, beta1=beta1, weight_decay=weight_decay

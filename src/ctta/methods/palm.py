@@ -50,11 +50,15 @@ class PalmSettings:
     )
 
     # the paper's own hyper-parameters
-    lr: float = setting(5e-4, "Base learning rate, the paper's kappa.", low=0.0)
+    lr: float = setting(5e-4, "Base learning rate, the paper's kappa.", low=0.0, aka=("kappa", "learning_rate"))
     alpha: float = setting(0.5, "Weight of the current batch in the sensitivity average.", low=0.0, high=1.0)
-    temperature: float = setting(50.0, "Smoothing T of the logits in the selection loss.", above=0.0)
+    temperature: float = setting(
+        50.0, "Smoothing T of the logits in the selection loss.", above=0.0, aka=("T", "temp")
+    )
     eta: float | Literal["auto"] = setting(
-        1.0, 'Select tensors whose gradient norm is at most this; "auto" finds it on the first batch.'
+        1.0,
+        'Select tensors whose gradient norm is at most this; "auto" finds it on the first batch.',
+        aka=("threshold", "thresh"),
     )
     adapt_share: float | None = setting(
         None,
@@ -62,8 +66,13 @@ class PalmSettings:
         above=0.0,
         high=1.0,
     )
-    lam: float = setting(0.01, "Weight lambda of the consistency loss; 0 skips the augmented view.", low=0.0)
-    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0)
+    lam: float = setting(
+        0.01,
+        "Weight lambda of the consistency loss; 0 skips the augmented view.",
+        low=0.0,
+        aka=("lambda", "lambda_"),
+    )
+    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0, aka=("wd",))
     entropy_margin: float = setting(0.4, "Entropy below which a sample counts.", low=0.0)
 
     # stage one: selection
@@ -176,6 +185,8 @@ PAPER: dict[str, Any] = {
 )
 class Palm(AdamMemory[PalmSettings]):
     """Select uncertain tensors by gradient norm and set their learning rates by parameter sensitivity."""
+
+    adapts = "conv-norm"
 
     shat: dict[str, Tensor] = per_tensor("Moving average S^ of the sensitivity, as its tensor (Eq. 5).")
     factor: dict[str, Tensor] = per_tensor("Importance i in force: a scalar, or as its tensor (Eq. 7).")

@@ -125,7 +125,7 @@ def _import_methods() -> None:
 
 
 def _pick(what: str, name: str, choices: Mapping[str, Values], owner: str) -> Values:
-    if name not in choices:
+    if not isinstance(name, str) or name not in choices:
         known = ", ".join(choices) or "none"
         raise SettingError(f"{owner} has no {what} `{name}`.{suggestion(str(name), choices)} Known: {known}.")
     return choices[name]

@@ -7,7 +7,7 @@ its state (`ctta.methods.kept`) gets all of them, and gets them right together.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ctta.errors import StateError
+from ctta.methods.layers import all_finite
+from ctta.precision import wide
 
 if TYPE_CHECKING:
     from ctta.methods.base import Method
@@ -31,6 +33,7 @@ class State:
 def read(method: Method[Any]) -> State:
     """All that is kept, by reference: clone what must outlive the next step."""
     tensors: dict[str, Tensor] = {f"model/{name}": p.detach() for name, p in method.adapted.items()}
+    tensors.update({f"buffers/{name}": value for name, value in method.model.named_buffers()})
     scalars: dict[str, Any] = {}
     for name, item in method.kept().items():
         value = getattr(method, name)
@@ -60,13 +63,22 @@ def check(method: Method[Any], state: State) -> None:
         if kinds.get(owner) == "per tensor":
             if name not in parameters or tensor.shape not in (parameters[name].shape, torch.Size([])):
                 raise StateError(f"The state holds {key} of shape {tuple(tensor.shape)}, which fits no parameter.")
+            if tensor.dtype != wide(parameters[name]).dtype:
+                raise StateError(
+                    f"Expected {key} in {wide(parameters[name]).dtype}, but the state has {tensor.dtype}."
+                )
         elif kinds.get(owner) != "buffer":
             given.add(key)
     _require_keys("tensors", given, lasting)
     for key in given:
-        if state.tensors[key].shape != now.tensors[key].shape:
-            wanted, found = tuple(now.tensors[key].shape), tuple(state.tensors[key].shape)
-            raise StateError(f"Expected {key} to have shape {wanted}, but the state has {found}.")
+        wanted, found = now.tensors[key], state.tensors[key]
+        if (wanted.shape, wanted.dtype) != (found.shape, found.dtype):
+            raise StateError(
+                f"Expected {key} to be {wanted.dtype} of shape {tuple(wanted.shape)}, but the state has "
+                f"{found.dtype} of shape {tuple(found.shape)}."
+            )
+    if not all_finite([tensor for key, tensor in state.tensors.items() if not key.startswith("buffers/")]):
+        raise StateError("The state holds NaN or infinity, which no adapter saves: use another copy.")
 
 
 def restore(method: Method[Any], state: State) -> None:
@@ -77,6 +89,7 @@ def restore(method: Method[Any], state: State) -> None:
         return tensor.detach().to(device, copy=True)
 
     method.move({name: state.tensors[f"model/{name}"] for name in method.adapted})
+    set_buffers(method.model, {k[8:]: t for k, t in state.tensors.items() if k.startswith("buffers/")})
     for name, item in method.kept().items():
         if item.kind == "per tensor":
             entries = {key: t for key, t in state.tensors.items() if key.startswith(f"{name}/")}
@@ -103,6 +116,18 @@ def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
             setattr(method, name, to(value))
         elif item.kind == "network":
             value._apply(to)
+
+
+def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give a model's buffers these values, in place where they fit; those without a value become None."""
+    with torch.no_grad():
+        for prefix, module in model.named_modules():
+            for leaf, now in module._buffers.items():
+                value = values.get(f"{prefix}.{leaf}" if prefix else leaf)
+                if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype:
+                    module._buffers[leaf] = None if value is None else value.clone()
+                else:
+                    now.copy_(value)
 
 
 def network_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -19,11 +19,11 @@ from ctta.settings import setting
 class TentSettings:
     """Settings of Tent; the defaults are the published CIFAR settings."""
 
-    lr: float = setting(1e-3, "Step size.", low=0.0)
+    lr: float = setting(1e-3, "Step size.", low=0.0, aka=("learning_rate",))
     optimizer: Literal["adam", "sgd"] = setting("adam", "What turns a gradient into a step.")
-    momentum: float = setting(0.9, "Momentum of sgd, first beta of adam.", low=0.0, high=1.0)
+    momentum: float = setting(0.9, "Momentum of sgd, first beta of adam.", low=0.0, below=1.0)
     nesterov: bool = setting(True, "Whether sgd looks ahead (Nesterov).")
-    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0)
+    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0, aka=("wd",))
     steps: int = setting(1, "Updates per batch; the logits before the last one are returned.", low=1)
 
 
