@@ -421,7 +421,7 @@ def test_parameters_without_elements_are_left_out():
 
 
 def test_scripted_models_and_adapters_in_adapters_are_refused(net):
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="torch.jit.trace"):
         scripted = torch.jit.trace(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten()), torch.rand(1, 3, 2, 2))
     with pytest.raises(ctta.UnsupportedModelError, match="scripted"):
         ctta.adapt(scripted, "palm")

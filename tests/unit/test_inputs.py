@@ -177,7 +177,7 @@ def test_a_model_that_does_not_return_logits_is_told_so(make, words):
 
 
 def test_a_model_that_cuts_its_graph_is_told_so():
-    with pytest.raises(ctta.ModelError, match="must neither detach nor run under no_grad"):
+    with pytest.raises(ctta.ModelError, match="must neither detach, nor run under no_grad"):
         ctta.adapt(Returns(lambda l: l.detach()), "palm")(X)
 
 
