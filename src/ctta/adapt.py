@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from ctta import checkpoint
 from ctta._version import __version__
-from ctta.augment import NAMED, Augmentation, choose
+from ctta.augment import CUSTOM, NAMED, Augmentation, choose
 from ctta.errors import AugmentError, ModelError, NonFiniteError, SettingError, StateError
 from ctta.inputs import InputGuard
 from ctta.methods.base import Augment, Method
@@ -312,7 +312,7 @@ class Adapter(nn.Module):
             "method": self.entry.name,
             "settings": dataclasses.asdict(self.settings),
             "seed": self.method.seed,
-            "augment": augment.name if isinstance(augment, Augmentation) else Augmentation.name,
+            "augment": augment.name if isinstance(augment, Augmentation) else CUSTOM,
             "fingerprint": self.fingerprint,
         }
         checkpoint.write(path, self.state_dict(), header)

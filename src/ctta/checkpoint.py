@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ctta import files
 from ctta.errors import StateError
 
 FORMAT = 1
@@ -28,22 +28,16 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: d
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file atomically: temporary file beside it, flush to disk, rename."""
+    """Write a file whole or not at all, with an error that helps."""
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        with temporary.open("xb") as file:  # not tempfile: its files are for their owner alone
+        with files.atomic(target) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
     except OSError as error:
         raise StateError(
             f"Could not write {target}: {error.strerror or error}. The file that was there before, if any, "
             "is unchanged."
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ctta.augment.base import Augmentation
+from ctta.augment.base import CUSTOM, Augmentation
 from ctta.augment.cotta import Cotta
 from ctta.errors import AugmentError
 
-__all__ = ["NAMED", "Augmentation", "Cotta", "choose"]
+__all__ = ["CUSTOM", "NAMED", "Augmentation", "Cotta", "choose"]
 
 NAMED: dict[str, Augmentation] = {item.name: item for item in (Cotta(), Cotta(soft=True))}
 """The augmentations a saved adapter finds again by name."""

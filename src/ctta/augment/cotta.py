@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctta.augment.base import Augmentation
+from ctta.augment.base import CUSTOM, Augmentation
 from ctta.errors import AugmentError
 
 BLUR_RADIUS = 2
@@ -64,7 +64,7 @@ class Cotta(Augmentation):
     @property
     def name(self) -> str:
         """What a saved adapter calls it: its ranges decide."""
-        return {Ranges(): "cotta", SOFT: "cotta-soft"}.get(self.ranges, Augmentation.name)
+        return {Ranges(): "cotta", SOFT: "cotta-soft"}.get(self.ranges, CUSTOM)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return an augmented copy in [0, 1], of the same shape and dtype."""
@@ -109,9 +109,7 @@ class Cotta(Augmentation):
         flip = uniform((0.0, 1.0), generator) < 0.5
 
         # where each output pixel comes from, in pixels from the centre; a margin is left for the blur
-        exact = {"dtype": torch.float64, "device": "cpu"}
-        u = torch.arange(-BLUR_RADIUS, width + BLUR_RADIUS, **exact) + (0.5 - width / 2)
-        v = torch.arange(-BLUR_RADIUS, height + BLUR_RADIUS, **exact) + (0.5 - height / 2)
+        u, v = centred(width), centred(height)
         du = (-u if flip else u)[None, :] - shift_x
         dv = v[:, None] - shift_y
         from_x = (math.cos(angle) * du + math.sin(angle) * dv) / scale
@@ -125,6 +123,12 @@ class Cotta(Augmentation):
         if bool((inside < 1).any()):  # on the CPU; only long, narrow images reach beyond their padding
             warped = warped * inside.to(x)
         return blur(warped, sigma)
+
+
+def centred(size: int) -> Tensor:
+    """Pixel centres along an axis with a margin for the blur, in pixels from the middle; on the CPU."""
+    places = torch.arange(-BLUR_RADIUS, size + BLUR_RADIUS, dtype=torch.float64, device="cpu")
+    return places + (0.5 - size / 2)
 
 
 def uniform(limits: Span, generator: torch.Generator) -> float:
