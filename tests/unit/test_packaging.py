@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import ctta
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +55,16 @@ def test_public_names_exist_and_are_documented():
     for name in ctta.__all__:
         value = getattr(ctta, name)
         assert name == "__version__" or value.__doc__, name
+
+
+def test_parts_are_imported_when_they_are_used():
+    code = (
+        "import sys, ctta; assert 'ctta.corruptions' not in sys.modules; ctta.corrupt; ctta.models.load; "
+        "ctta.data.get; ctta.streams.continual; ctta.checks.check_method; assert 'ctta.corruptions' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ctta.nothing
 
 
 def test_every_error_derives_from_one():

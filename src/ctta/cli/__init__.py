@@ -11,6 +11,9 @@ from ctta._version import __version__
 
 VERBS = {
     "demo": "Adapt a small model to a changing stream: a first run that needs nothing.",
+    "run": "Compare methods on your own model and data.",
+    "train": "Train a source model on clean images.",
+    "data": "Get, make, list and verify datasets and checkpoints.",
     "methods": "List the methods, or one method's settings and presets.",
     "doctor": "Show versions, device, threads, extras, and what is missing.",
 }

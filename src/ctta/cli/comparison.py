@@ -1,0 +1,110 @@
+"""The live table, the final table and the saved report that `ctta demo` and `ctta run` share."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ctta.compare import Row, Summary, summarise
+
+
+def follow(rows: Iterable[Row], total: int, title: str, console: Console) -> list[Row]:
+    """Consume the rows behind a live table (on a terminal) or a line a domain (elsewhere)."""
+    done: list[Row] = []
+    if not console.is_terminal:
+        for row in rows:
+            if done and row.domain != done[-1].domain:
+                _line(done, console)
+            done.append(row)
+        _line(done, console)
+        return done
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    task = progress.add_task("starting", total=total)
+    with Live(progress, console=console, transient=True, refresh_per_second=4) as live:
+        for row in rows:
+            done.append(row)
+            progress.update(task, advance=1, description=row.domain)
+            live.update(Group(table(summarise(done), title), progress))
+    return done
+
+
+def _line(rows: list[Row], console: Console) -> None:
+    if rows:
+        errors = summarise(rows).error[rows[-1].domain]
+        text = "  ".join(f"{label} {error:5.1f}" for label, error in errors.items())
+        console.print(f"{rows[-1].domain:22} {text}", highlight=False)
+
+
+def table(summary: Summary, title: str) -> Table:
+    """Errors per domain, their mean, the cost in forward passes and the share of parameters adapted."""
+    out = Table(title=title, title_justify="left")
+    labels = list(summary.mean)
+    out.add_column("error (%)")
+    for label in labels:
+        out.add_column(label, justify="right")
+    for domain, errors in summary.error.items():
+        best = min(errors.values())
+        cells = [f"[bold]{errors[k]:.1f}[/]" if errors[k] == best else f"{errors[k]:.1f}" for k in labels]
+        out.add_row(domain, *cells)
+    out.add_section()
+    out.add_row("mean", *(f"{summary.mean[label]:.1f}" for label in labels))
+    out.add_row("time per batch (forward passes)", *(f"{summary.passes[label]:.1f}" for label in labels))
+    out.add_row("parameters adapted (%)", *(f"{summary.adapted[label]:.1f}" for label in labels))
+    if any(summary.skipped.values()):
+        out.add_row("steps undone", *(str(summary.skipped[label]) for label in labels))
+    return out
+
+
+def save(folder: Path, name: str, summary: Summary, manifest: dict[str, Any]) -> Path:
+    """Write NAME.json (numbers and manifest) and NAME.md (a table) into a folder; returns the Markdown file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"manifest": manifest, "summary": dataclasses.asdict(summary)}
+    (folder / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n")
+    page = folder / f"{name}.md"
+    page.write_text(markdown(summary, manifest))
+    return page
+
+
+def markdown(summary: Summary, manifest: dict[str, Any]) -> str:
+    """Return the table and the manifest as a page of Markdown."""
+    labels = list(summary.mean)
+    lines = ["| error (%) | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
+    for domain, errors in {**summary.error, "**mean**": summary.mean}.items():
+        lines.append(f"| {domain} | " + " | ".join(f"{errors[label]:.1f}" for label in labels) + " |")
+    for title, values in (
+        ("forward passes per batch", summary.passes),
+        ("parameters adapted (%)", summary.adapted),
+    ):
+        lines.append(f"| {title} | " + " | ".join(f"{values[label]:.1f}" for label in labels) + " |")
+    facts = [f"- {key}: {value}" for key, value in manifest.items()]
+    return "\n".join(["# Comparison", "", *lines, "", *facts, ""])
+
+
+def present(summary: Summary, manifest: dict[str, Any], title: str, as_json: bool, console: Console) -> None:
+    """Print the result for a person or for a program."""
+    if as_json:
+        click.echo(json.dumps({"manifest": manifest, "summary": dataclasses.asdict(summary)}, indent=2))
+    else:
+        console.print(table(summary, title))

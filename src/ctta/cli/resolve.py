@@ -1,0 +1,99 @@
+"""From the words of a command line to models, data and settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from ctta import models, streams
+from ctta.data import cifar10, cifar100, domains, image_folder
+from ctta.errors import DataError, ModelError, SettingError
+
+BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "tiny-imagenet-c")
+
+
+def model_from(spec: str, weights: Path | None) -> nn.Module:
+    """Return a model: what `ctta.models.load` takes, or FILE.py:FUNCTION, a function that returns one."""
+    file, colon, function = spec.rpartition(":")
+    if not (colon and file.endswith(".py")):
+        return models.load(spec, weights)
+    made = names_in(Path(file)).get(function)
+    if not callable(made):
+        raise ModelError(f"{file} defines no function `{function}` that returns a model.")
+    model = made()
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"Expected {spec} to return a torch.nn.Module, but got a {type(model).__qualname__}.")
+    return model
+
+
+def names_in(file: Path) -> dict[str, Any]:
+    """Import a Python file of the user's and return what it defines (a method in it registers itself)."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise DataError(f"There is no Python file {file}.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # the annotations of its settings are looked up there
+    spec.loader.exec_module(module)
+    return vars(module)
+
+
+def source_from(data: str, profile: str | None, seed: int) -> streams.Source:
+    """Return images in domains: `embedded`, a benchmark, or clean ones (cifar10, cifar100, folder) to corrupt."""
+    if data == "embedded":
+        return streams.embedded(seed)
+    if data in BENCHMARKS:
+        return domains(data)
+    if data in ("cifar10", "cifar100"):
+        return streams.Corrupted({"cifar10": cifar10, "cifar100": cifar100}[data](), profile="cifar", seed=seed)
+    if Path(data).is_dir():
+        folder = image_folder(data)
+        return streams.Corrupted(
+            folder, profile=profile or fitting_profile(folder.images([0]).shape[1]), seed=seed
+        )
+    known = ", ".join(("embedded", "cifar10", "cifar100", *BENCHMARKS))
+    raise DataError(f"Expected `data` to be one of {known} or a folder of images by class, but got {data!r}.")
+
+
+def fitting_profile(size: int) -> str:
+    """Return the constants made for images of about this height.
+
+    >>> fitting_profile(32), fitting_profile(64), fitting_profile(224)
+    ('cifar', 'tiny-imagenet', 'imagenet')
+    """
+    return "cifar" if size <= 48 else "tiny-imagenet" if size <= 112 else "imagenet"
+
+
+def methods_from(names: str, preset: str | None, given: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the keyword arguments of every method: "palm,tent" and ["palm.lr=1e-3", "palm.variant=paper"].
+
+    >>> methods_from("bn1,tent", None, ["tent.lr=1e-3"])
+    {'bn1': {}, 'tent': {'lr': 0.001}}
+    """
+    chosen: dict[str, dict[str, Any]] = {
+        name.strip(): {"preset": preset} if preset else {} for name in names.split(",") if name.strip()
+    }
+    for text in given:
+        place, equals, value = text.partition("=")
+        method, dot, setting = place.partition(".")
+        if not (equals and dot) or method not in chosen:
+            raise SettingError(f"Expected METHOD.SETTING=VALUE with a method of {names}, but got {text!r}.")
+        chosen[method][setting] = read_value(value)
+    return chosen
+
+
+def read_value(text: str) -> Any:
+    """Read a number, a truth value, null, or a word.
+
+    >>> [read_value(t) for t in ("1e-3", "5", "true", "auto", "null")]
+    [0.001, 5, True, 'auto', None]
+    """
+    try:
+        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+    except ValueError:
+        return yaml.safe_load(text)

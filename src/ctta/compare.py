@@ -1,0 +1,113 @@
+"""Methods side by side on one stream: a generator of rows that tables, reports and tests consume."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+import ctta
+from ctta.adapt import Adapter
+from ctta.streams import Batch, Stream
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What every method did with one batch; `pass_seconds` is one forward pass of the source model."""
+
+    batch: int
+    domain: str
+    samples: int
+    pass_seconds: float
+    wrong: dict[str, int]
+    seconds: dict[str, float]
+    shares: dict[str, float]
+    skipped: dict[str, bool]
+
+
+def compare(
+    model: nn.Module, stream: Stream, methods: Mapping[str, Mapping[str, Any]], *, seed: int = 0
+) -> Iterator[Row]:
+    """Send a stream through several methods, each with its settings; yields a row a batch.
+
+    `methods` maps a label to the keyword arguments of `ctta.adapt`, `method` (default: the label) among them.
+    """
+    adapters: dict[str, Adapter] = {}
+    for label, given in methods.items():
+        options = dict(given)
+        adapters[label] = ctta.adapt(model, options.pop("method", label), seed=seed, **options)
+    reference = ctta.adapt(model, "source").model
+    for batch in stream:
+        yield _row(batch, adapters, reference)
+
+
+def _row(batch: Batch, adapters: Mapping[str, Adapter], reference: nn.Module) -> Row:
+    with torch.inference_mode():
+        pass_seconds, _ = timed(lambda: reference(batch.images))
+    wrong, seconds, shares, skipped = {}, {}, {}, {}
+    for label, adapter in adapters.items():
+        if batch.reset:
+            adapter.reset()
+        seconds[label], logits = timed(lambda adapter=adapter: adapter(batch.images))  # type: ignore[misc]
+        wrong[label] = int((logits.cpu().argmax(1) != batch.labels).sum())
+        assert adapter.last is not None
+        shares[label] = adapter.last.shares.get("selected", adapter.last.shares.get("moved", 0.0))
+        skipped[label] = adapter.last.skipped
+    return Row(batch.index, batch.domain, len(batch.labels), pass_seconds, wrong, seconds, shares, skipped)
+
+
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """Seconds and result of a call."""
+    start = perf_counter()
+    result = call()
+    return perf_counter() - start, result
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Errors in %, per domain in the order they came; cost in forward passes; shares in %."""
+
+    error: dict[str, dict[str, float]]
+    mean: dict[str, float]
+    passes: dict[str, float]
+    adapted: dict[str, float]
+    skipped: dict[str, int]
+    samples: int
+
+
+def summarise(rows: Iterable[Row]) -> Summary:
+    """Error per domain and its plain mean over domains (the paper's table mean), median cost, mean share."""
+    rows = list(rows)
+    labels = list(rows[0].wrong) if rows else []
+    wrong: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(labels, 0))
+    seen: dict[str, int] = defaultdict(int)
+    for row in rows:
+        seen[row.domain] += row.samples
+        for label in labels:
+            wrong[row.domain][label] += row.wrong[label]
+    error = {domain: {label: 100 * wrong[domain][label] / seen[domain] for label in labels} for domain in seen}
+    return Summary(
+        error=error,
+        mean={label: _mean([error[domain][label] for domain in error]) for label in labels},
+        passes={label: _median([row.seconds[label] / row.pass_seconds for row in rows]) for label in labels},
+        adapted={label: 100 * _mean([row.shares[label] for row in rows]) for label in labels},
+        skipped={label: sum(row.skipped[label] for row in rows) for label in labels},
+        samples=sum(seen.values()),
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,148 @@
+"""Moving pixels about: zoomed crops, motion along a line, bilinear sampling, box resizing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from ctta.corruptions.filters import working_dtype
+
+NEGLIGIBLE = 1e-13
+
+
+def crop_size(size: int, zoom: float) -> int:
+    """How many pixels of a side a zoomed crop sees."""
+    return math.ceil(size / zoom)
+
+
+def centre(x: Tensor, zoom: float) -> Tensor:
+    """The part of ... x H x W that a zoomed crop sees."""
+    height, width = crop_size(x.shape[-2], zoom), crop_size(x.shape[-1], zoom)
+    top, left = (x.shape[-2] - height) // 2, (x.shape[-1] - width) // 2
+    return x[..., top : top + height, left : left + width]
+
+
+def zoomed(crop: Tensor, zoom: float, height: int, width: int) -> Tensor:
+    """Enlarge a crop (N x C x h x w) bilinearly, corners on corners, and keep its middle."""
+    if crop.dtype == torch.float32:
+        size = round(crop.shape[2] * zoom), round(crop.shape[3] * zoom)
+        large = F.interpolate(crop, size, mode="bilinear", align_corners=True)
+        top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        return large[:, :, top : top + height, left : left + width]
+    # picking rows copies runs of memory, picking columns single numbers: turning the image is cheaper
+    turned = _stretch(crop, zoom, height).transpose(2, 3).contiguous()
+    return _stretch(turned, zoom, width).transpose(2, 3)
+
+
+def _stretch(x: Tensor, zoom: float, size: int) -> Tensor:
+    before = x.shape[2]
+    after = round(before * zoom)
+    places = np.arange(size) + (after - size) // 2
+    position = places * ((before - 1) / (after - 1))
+    low = np.minimum(np.floor(position), before - 1).astype(np.int64)
+    part = torch.from_numpy(position - low).view(-1, 1).to(x.dtype)
+    upper = x.index_select(2, torch.from_numpy(np.minimum(low + 1, before - 1)))
+    lower = x.index_select(2, torch.from_numpy(low))
+    return lower.mul_(1.0 - part).add_(upper.mul_(part))
+
+
+def motion(x: Tensor, radius: int, sigma: float, angles: NDArray[np.float64]) -> Tensor:
+    """Smear byte planes, N x C x H x W, along one direction each (degrees, x right, y down); bytes.
+
+    One-sided Gaussian weights on whole-pixel steps; the edge pixel goes on beyond the border. The sum is rounded
+    to 16 bits and cut to 8, as ImageMagick does.
+    """
+    steps, weights = motion_taps(radius, sigma, angles)
+    order = np.argsort(angles, kind="stable")  # neighbours in angle share most steps: fewer, larger slices
+    steps = steps[order]
+    height, width = x.shape[2:]
+    low, high = steps.min((0, 1)), steps.max((0, 1))
+    rows = np.arange(low[0], height + high[0]).clip(0, height - 1)
+    columns = np.arange(low[1], width + high[1]).clip(0, width - 1)
+    turned = x.numpy()[order].take(rows, axis=2).take(columns, axis=3)
+    padded = turned.astype(np.float64 if working_dtype(x) == torch.float64 else np.float32)
+    out = np.zeros(x.shape, dtype=padded.dtype)
+    part = np.empty_like(out)
+    for tap, weight in enumerate(weights.astype(padded.dtype)):
+        step = steps[:, tap] - low
+        starts = [0, *(np.flatnonzero((step[1:] != step[:-1]).any(1)) + 1).tolist(), len(x)]
+        for start, stop in itertools.pairwise(starts):
+            row, column = step[start].tolist()
+            window = padded[start:stop, :, row : row + height, column : column + width]
+            np.multiply(window, weight, out=part[start:stop])
+        out += part
+    out *= 257
+    out += 0.5
+    np.floor(out, out=out)
+    out /= 257
+    result = np.empty(x.shape, dtype=np.uint8)
+    result[order] = out.astype(np.uint8)
+    return torch.from_numpy(result)
+
+
+def motion_taps(
+    radius: int, sigma: float, angles: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Steps (down, right) of every tap, N x taps x 2, and the weights of the taps, which sum to 1."""
+    places = np.arange(2 * radius + 1)
+    weights = np.exp(-(places**2) / (2.0 * sigma * sigma))
+    weights /= weights.sum()
+    places = places[weights > NEGLIGIBLE]
+    turn = np.deg2rad(angles)[:, None]
+    steps = np.stack([np.sin(turn) * places, np.cos(turn) * places], axis=2)
+    return np.ceil(steps - 0.5).astype(np.int64), weights[: len(places)]
+
+
+def bilinear(x: Tensor, rows: Tensor, columns: Tensor, *, repeat_edge: bool) -> Tensor:
+    """Sample N x C x H x W (float32) at positions N x H x W (float32, pixels), mirrored at the border.
+
+    With `repeat_edge` the edge pixel is mirrored too (symmetric), else not (reflect-101).
+    """
+    height, width = x.shape[2:]
+    if repeat_edge:
+        grid = torch.stack([(2 * columns + 1) / width - 1, (2 * rows + 1) / height - 1], dim=-1)
+    else:
+        grid = torch.stack([columns * (2 / (width - 1)) - 1, rows * (2 / (height - 1)) - 1], dim=-1)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=not repeat_edge)
+
+
+@lru_cache(maxsize=64)
+def box_windows(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Which pixels a box filter averages for each of `after` outputs: first pixel, and how many."""
+    scale = before / after
+    support = max(scale, 1.0) / 2
+    middle = (np.arange(after) + 0.5) * scale
+    first = np.maximum((middle - support + 0.5).astype(np.int64), 0)
+    last = np.minimum((middle + support + 0.5).astype(np.int64), before)
+    return first, (last - first).astype(np.int32)
+
+
+def box_resize(x: Tensor, height: int, width: int) -> Tensor:
+    """Resize byte planes by averaging the pixels under each output, rounded to bytes after each direction."""
+    for dim, size in ((3, width), (2, height)):
+        x = _box_along(x, dim, size)
+    return x
+
+
+def _box_along(x: Tensor, dim: int, size: int) -> Tensor:
+    first, count = box_windows(x.shape[dim], size)
+    most = int(count.max())
+    lower = x.index_select(dim, torch.from_numpy(first))
+    if most == 1:
+        return lower
+    shape = [-1 if d == dim else 1 for d in range(4)]
+    total = lower.to(torch.int32)
+    for k in range(1, most):
+        place = torch.from_numpy(np.minimum(first + k, x.shape[dim] - 1))
+        inside = torch.from_numpy((count > k).astype(np.uint8)).view(shape)
+        total += x.index_select(dim, place) * inside
+    weights = np.rint(2.0**22 / count).astype(np.int32)  # Pillow's fixed-point weights: the rounding is its own
+    total = total.mul_(torch.from_numpy(weights).view(shape)).add_(1 << 21)
+    return (total >> 22).clamp_(0, 255).to(torch.uint8)

@@ -1,0 +1,118 @@
+"""JPEG, 4:2:0, there and back without the file between: what the IJG's libjpeg 9 makes of an image, bit for bit.
+
+The published data were made with that library. It differs from the common libjpeg-turbo in the colour planes,
+which it halves and doubles inside the cosine transform (16 samples to 8 coefficients and back). Entropy coding
+loses nothing and is left out.
+
+A transform in one direction is a matrix of whole numbers followed by a rounding shift. The products are computed
+in floating point wide enough for them to be exact, so that the result does not depend on how they are grouped.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+LUMA = (
+    (16, 11, 10, 16, 24, 40, 51, 61),
+    (12, 12, 14, 19, 26, 58, 60, 55),
+    (14, 13, 16, 24, 40, 57, 69, 56),
+    (14, 17, 22, 29, 51, 87, 80, 62),
+    (18, 22, 37, 56, 68, 109, 103, 77),
+    (24, 35, 55, 64, 81, 104, 113, 92),
+    (49, 64, 78, 87, 103, 121, 120, 101),
+    (72, 92, 95, 98, 112, 100, 103, 99),
+)
+"""Quantisation steps at quality 50 (ITU-T T.81, annex K)."""
+
+CHROMA = (
+    (17, 18, 24, 47, 99, 99, 99, 99),
+    (18, 21, 26, 66, 99, 99, 99, 99),
+    (24, 26, 56, 99, 99, 99, 99, 99),
+    (47, 66, 99, 99, 99, 99, 99, 99),
+    *((99,) * 8,) * 4,
+)
+
+BITS = 13
+"""Binary places of the transform's coefficients."""
+
+# where the library's coefficients, sums of rounded constants, differ by one from the rounded cosine:
+# (frequency, sample, difference); the second half of the samples follows by symmetry
+OFF_8 = ((1, 2, 1), (3, 1, 1), (3, 2, 1), (5, 0, 1), (5, 1, 1), (5, 2, 1), (6, 1, -1), (6, 2, 1))
+OFF_16_FORWARD = ((1, 7, -1), (5, 2, 1), (6, 3, -1), (6, 4, 1), (7, 3, 1), (7, 4, 1))
+OFF_16_INVERSE = (
+    (2, 2, 1), (2, 5, -1), (3, 6, 1), (5, 2, 1), (5, 5, -1), (6, 0, -1), (6, 7, 1), (7, 3, 1),
+)  # fmt: skip
+
+
+def jpeg_compression(x: Tensor, quality: int) -> Tensor:
+    """Compress and decompress: N x 3 x H x W bytes -> bytes."""
+    height, width = x.shape[2:]
+    planes = x.float()  # up to the first half of the transform, numbers stay within the 24 bits of float32
+    if height % 16 or width % 16:  # the last row and column go on to the end of the block
+        planes = F.pad(planes, (0, -width % 16, 0, -height % 16), mode="replicate")
+    red, green, blue = planes.unbind(1)
+    luma = _shift(19595 * red + 38470 * green + 7471 * blue, 16)
+    chroma_blue = _shift(32768 * blue - 11058 * red - 21710 * green - 1, 16)  # about 0
+    chroma_red = _shift(32768 * red - 27439 * green - 5329 * blue - 1, 16)
+    luma = _code(luma.sub_(128), steps(LUMA, quality), 8).add_(128)
+    chroma = _code(torch.cat([chroma_blue, chroma_red]), steps(CHROMA, quality), 16)
+    chroma_blue, chroma_red = chroma.chunk(2)
+    out = torch.stack(
+        [
+            _shift(91881 * chroma_red, 16).add_(luma),
+            _shift(-22553 * chroma_blue - 46802 * chroma_red, 16).add_(luma),
+            _shift(116130 * chroma_blue, 16).add_(luma),
+        ],
+        1,
+    )
+    return out[:, :, :height, :width].clamp(0, 255).to(torch.uint8)
+
+
+def steps(base: tuple[tuple[int, ...], ...], quality: int) -> NDArray[np.int64]:
+    """Quantisation steps at a quality from 1 to 100, 8 x 8."""
+    percent = 5000 // quality if quality < 50 else 200 - 2 * quality
+    table: NDArray[np.int64] = np.clip((np.array(base) * percent + 50) // 100, 1, 255)
+    return table
+
+
+@lru_cache(maxsize=4)
+def transforms(size: int) -> tuple[Tensor, Tensor]:
+    """Cosine transforms of `size` samples to 8 coefficients, 8 x size, and back, size x 8."""
+    sample, frequency = np.arange(size), np.arange(8)[:, None]
+    waves = np.cos(np.pi * frequency * (2 * sample + 1) / (2 * size)) * np.where(frequency, np.sqrt(2), 1)
+    there = np.rint(waves * 2**BITS)
+    back = there.copy()
+    offs = ((there, OFF_8), (back, OFF_8)) if size == 8 else ((there, OFF_16_FORWARD), (back, OFF_16_INVERSE))
+    for matrix, off in offs:
+        for row, column, difference in off:
+            matrix[row, column] += difference
+            matrix[row, size - 1 - column] += difference if row % 2 == 0 else -difference
+    return torch.from_numpy(there), torch.from_numpy(back.T.copy())
+
+
+def _code(plane: Tensor, table: NDArray[np.int64], size: int) -> Tensor:
+    """Transform, quantise and transform back planes about 0, N x H x W, in blocks of size x size."""
+    count, height, width = plane.shape
+    there, back = transforms(size)
+    step = torch.from_numpy(table.astype(np.float64))
+    rows = _shift(plane.reshape(-1, size) @ there.T.float(), BITS - 2).double()
+    rows = rows.view(-1, size, width // size * 8)
+    extra = 2 if size == 16 else 0  # a transform of twice the size in both directions has four times the sum
+    coefficients = _shift(there @ rows, BITS + 2 + extra).view(-1, 8, width // size, 8)
+    wide = (step * 8)[:, None, :]  # the transform is scaled up by 8
+    whole = coefficients.abs().add_((wide / 2).floor()).div_(wide).floor_().mul_(step[:, None, :])
+    whole.copysign_(coefficients)
+    columns = _shift(back @ whole.view(-1, 8, width // size * 8), BITS - 2)
+    out = _shift(columns.view(-1, 8) @ back.T, BITS + 2 + 3)
+    return out.view(count, height, width).clamp_(-128, 127).float()
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Divide by 2^bits and round, halves up."""
+    return x.mul_(0.5**bits).add_(0.5).floor_()

@@ -1,0 +1,105 @@
+"""Snow, frost and fog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctta.corruptions.filters import to_bytes
+from ctta.corruptions.geometry import crop_size, motion, zoomed
+from ctta.corruptions.overlays import overlays
+from ctta.corruptions.random import Draws
+
+
+def snow(
+    x: Tensor,
+    mean: float,
+    spread: float,
+    zoom: float,
+    threshold: float,
+    radius: int,
+    sigma: float,
+    keep: float,
+    draws: Draws,
+) -> Tensor:
+    """Whiten the image and let flakes fall from both sides: N x 3 x H x W bytes -> bytes."""
+    height, width = x.shape[2:]
+    seen = crop_size(height, zoom), crop_size(width, zoom)  # flakes the zoom would cut off are not drawn
+    layer = torch.from_numpy(draws.normal((1, *seen))).double().mul_(spread).add_(mean)
+    layer = zoomed(layer, zoom, height, width)
+    layer = to_bytes(layer.masked_fill_(layer < threshold, 0.0))
+    flakes = motion(layer, radius, sigma, draws.unit(1, stream=1)[:, 0] * 90 - 135)
+    flakes = flakes.double().div_(255)
+    u = x.float().div_(255)
+    red, green, blue = u.unbind(1)
+    grey = (red * 0.299).add_(green * 0.587).add_(blue * 0.114)
+    white = torch.maximum(u, grey.mul_(1.5).add_(0.5)[:, None]).mul_(1 - keep)
+    return to_bytes(u.mul_(keep).add_(white) + flakes.add(flakes.flip((2, 3))))
+
+
+def frost(
+    x: Tensor, image_weight: float, frost_weight: float, scale: float, folder: Path | None, draws: Draws
+) -> Tensor:
+    """Add a random piece of one of five overlays: N x 3 x H x W bytes -> bytes."""
+    height, width = x.shape[2:]
+    sheets = overlays(scale, height, width, folder)
+    pieces = np.empty(x.shape, dtype=np.uint8)
+    for row, (which, down, right) in enumerate(draws.unit(3).tolist()):
+        sheet = sheets[int(which * len(sheets))]
+        top, left = int(down * (sheet.shape[1] - height)), int(right * (sheet.shape[2] - width))
+        pieces[row] = sheet[:, top : top + height, left : left + width]
+    levels = np.arange(256)
+    mixed = image_weight * levels[:, None] + frost_weight * levels[None, :]
+    table = (
+        mixed.clip(0, 255).astype(np.uint8).ravel()
+    )  # two bytes in, one out: the sum need not be made per pixel
+    place = x.numpy().astype(np.intp)
+    place <<= 8
+    place |= pieces
+    return torch.from_numpy(table.take(place))
+
+
+def fog(x: Tensor, strength: float, decay: float, draws: Draws) -> Tensor:
+    """Blend with plasma, keeping the brightest level: N x 3 x H x W bytes -> bytes."""
+    height, width = x.shape[2:]
+    size = 1 << (max(height, width) - 1).bit_length()
+    mist = plasma(draws.uniform((size * size - 1,)), size, decay)[:, None, :height, :width]
+    u = x.float().div_(255)
+    most = u.amax((1, 2, 3), keepdim=True)
+    return to_bytes(u.add_(torch.from_numpy(mist * np.float32(strength))).mul_(most).div_(most + strength))
+
+
+def plasma(draws: NDArray[np.float32], size: int, decay: float) -> NDArray[np.float32]:
+    """Diamond-square on a torus, scaled to [0, 1]: N x (size^2 - 1) draws in [-1, 1) -> N x size x size.
+
+    Each scale fills the middles of the squares, then of their sides, with the mean of four neighbours and noise
+    that shrinks by decay^2 from scale to scale.
+    """
+    height = np.zeros((len(draws), size, size), dtype=np.float32)
+    used, step, wobble = 0, size, 100.0
+
+    def wiggle(count: int) -> NDArray[np.float32]:
+        nonlocal used
+        part = draws[:, used : used + count * count].reshape(-1, count, count)
+        used += count * count
+        return part * np.float32(wobble * wobble)
+
+    while step >= 2:
+        half, count = step // 2, size // step
+        corner = height[:, ::step, ::step]
+        square = corner + np.roll(corner, -1, axis=1)
+        square = square + np.roll(square, -1, axis=2)
+        middle = square / 4 + wiggle(count)
+        height[:, half::step, half::step] = middle
+        across = middle + np.roll(middle, 1, axis=1) + corner + np.roll(corner, -1, axis=2)
+        height[:, ::step, half::step] = across / 4 + wiggle(count)
+        along = middle + np.roll(middle, 1, axis=2) + corner + np.roll(corner, -1, axis=1)
+        height[:, half::step, ::step] = along / 4 + wiggle(count)
+        step, wobble = half, wobble / decay
+    height -= height.min((1, 2), keepdims=True)
+    height /= height.max((1, 2), keepdims=True)
+    return height

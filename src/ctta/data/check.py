@@ -1,0 +1,87 @@
+"""`check`: read what is in the cache and compare it with what is published."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctta.data import catalogue, manifest
+from ctta.data.cache import Digests, Progress, cache_folder, mismatch, silent
+from ctta.data.catalogue import Archive, Entry
+from ctta.data.get import present
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `check` found of one file: ok, missing, damaged, or unchecked (there, but no checksum is published)."""
+
+    path: Path
+    state: str
+    detail: str = ""
+
+
+def check(
+    name: str | Entry, cache: str | os.PathLike[str] | None = None, progress: Progress = silent
+) -> list[Check]:
+    """Read every file of a dataset or checkpoint and compare it with what is published."""
+    entry = catalogue.find(name) if isinstance(name, str) else name
+    root = cache_folder(cache)
+    results = []
+    for part in entry.parts:
+        # the way that is there, or was begun; else the first, whose files are then missing
+        ways = [a for a in part if any((root / a.folder / m.path).exists() for m in a.members)]
+        archive = next((a for a in part if present((a,), root) is not None), (ways or list(part))[0])
+        if archive.members:
+            results += [_check_file(root / archive.folder / m.path, m.known, progress) for m in archive.members]
+        else:
+            results += _check_folders(archive, root, progress)
+    return results
+
+
+def _check_file(path: Path, known: Digests, progress: Progress) -> Check:
+    if not path.is_file():
+        return Check(path, "missing")
+    if problem := mismatch(path, known, progress):
+        return Check(path, "damaged", problem)
+    return Check(
+        path, "ok" if known.checksum else "unchecked", "" if known.checksum else "no checksum is published"
+    )
+
+
+def _check_folders(archive: Archive, root: Path, progress: Progress) -> list[Check]:
+    """Count the images of each corruption and severity: the same number everywhere, and none empty."""
+    counts: dict[Path, int] = {}
+    for done, corruption in enumerate(archive.corruptions):
+        for severity in range(1, 6):
+            folder = root / archive.folder / corruption / str(severity)
+            files = [f.stat().st_size for f in folder.glob("*/*") if f.is_file() and not f.name.startswith(".")]
+            counts[folder] = -1 if 0 in files else len(files)
+        progress(f"counting {archive.folder}", done + 1, len(archive.corruptions))
+    most = max(counts.values())
+    return [_counted(folder, count, most) for folder, count in counts.items()]
+
+
+def _counted(folder: Path, count: int, most: int) -> Check:
+    if not folder.is_dir():
+        return Check(folder, "missing")
+    if count < most or count <= 0:
+        detail = "an image is empty" if count < 0 else f"expected {most:,} images like its siblings, got {count:,}"
+        return Check(folder, "damaged", detail)
+    return Check(folder, "unchecked", f"{count:,} images; no checksum of single images is published")
+
+
+def check_made(folder: Path, progress: Progress = silent) -> list[Check]:
+    """Compare a folder that `ctta data make` filled with its manifest; nothing if it has none."""
+    made = manifest.read(folder)
+    if made is None:
+        return []
+    results = []
+    for name, file in made.files.items():
+        if file.md5:
+            found = _check_file(folder / name, Digests(md5=file.md5), progress)
+        else:
+            count = sum(1 for _ in (folder / name).glob("*/*.JPEG"))
+            found = _counted(folder / name, count, made.images)
+        results.append(Check(found.path, found.state, found.detail or file.state))
+    return results

@@ -1,0 +1,219 @@
+"""Datasets of image files: ImageNet-C, Tiny-ImageNet-C, any folder with one subfolder a class."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ctta.data.cache import cache_folder
+from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
+from ctta.data.pixels import CHOICES, Preprocessing, read_image
+from ctta.errors import DataError
+from ctta.settings import suggestion
+
+SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
+IDS_NAME = "imagenet_test_image_ids.txt"
+IDS_MD5 = "8de8bbba2cf05cb54190e49247375985"
+"""MD5 of the official list of 5,000 images, line ends as \\n and none at the end."""
+SAMPLES = 64
+
+
+class ImageFolder(Base):
+    """Files `root/CLASS/NAME`, read when asked for. A class's number is its rank among the sorted class names."""
+
+    def __init__(
+        self,
+        root: Path,
+        files: Sequence[str],
+        classes: Sequence[str],
+        name: str,
+        preprocessing: Preprocessing = "as-is",
+    ) -> None:
+        if preprocessing not in CHOICES:
+            raise DataError(
+                f"There is no preprocessing `{preprocessing}`.{suggestion(preprocessing, CHOICES)} "
+                f"Known: {', '.join(CHOICES)}."
+            )
+        rank = {wnid: number for number, wnid in enumerate(sorted(classes))}
+        self.root, self.files, self.classes = root, list(files), sorted(classes)
+        self.name, self.preprocessing = name, preprocessing
+        self.labels: Labels = np.array([rank[file.split("/")[0]] for file in files], np.int64)
+
+    def images(self, indices: Indices) -> Pixels:
+        """Return the chosen images, N x H x W x 3, 8-bit RGB. They must be of one size."""
+        found = [read_image(self.root / self.files[i], self.preprocessing) for i in self.rows(indices)]
+        if not found:
+            return np.zeros((0, 0, 0, 3), np.uint8)
+        for row, image in zip(indices, found, strict=True):
+            if image.shape != found[0].shape:
+                raise DataError(
+                    f"{self.root / self.files[int(row)]}: expected {_size(found[0])} pixels like those before "
+                    f'it, got {_size(image)}. Use preprocessing="resize256-crop224" to bring all to one size.'
+                )
+        return np.stack(found)
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 of names, labels, sizes and preprocessing, and of the whole content of 64 files spread evenly.
+
+        A changed byte in another file that leaves its size alone goes unnoticed.
+        """
+        sha = hashlib.sha256(f"{self.preprocessing}|{len(self)}|".encode())
+        sha.update(self.labels.tobytes())
+        for file in self.files:
+            sha.update(f"{file}|{_stat(self.root / file)}|".encode())
+        for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if self.files else []:
+            sha.update((self.root / self.files[k]).read_bytes())
+        return sha.hexdigest()
+
+
+def image_folder(root: str | os.PathLike[str], preprocessing: Preprocessing = "as-is") -> ImageFolder:
+    """Open any folder with one subfolder a class; files in sorted order."""
+    base = Path(root).expanduser()
+    return ImageFolder(
+        base, *_listed(base, "Put the images of each class into a subfolder."), base.name, preprocessing
+    )
+
+
+def imagenet_c(
+    corruption: str,
+    severity: int = 5,
+    root: str | os.PathLike[str] | None = None,
+    *,
+    ids: str | os.PathLike[str] | None = None,
+    every: bool = False,
+    classes: Sequence[str] | None = None,
+    preprocessing: Preprocessing = "as-is",
+) -> ImageFolder:
+    """Open one domain of ImageNet-C with the 5,000 images of the benchmark, in the list's order.
+
+    `ids` is the list file (else that of an installed robustbench is used); `every` takes all files of the folder
+    instead. The papers disagree on preprocessing: PALM reads the files "as-is", CoTTA and RobustBench use
+    "resize256-crop224". `classes` (the names of the 1000 class folders) is needed when the folder lacks some.
+    """
+    cure = "Get it with: ctta data get imagenet-c"
+    folder = _domain("ImageNet-C", corruption, severity, root, cure)
+    name = f"imagenet-c/{corruption}/{severity}"
+    files, found = _listed(folder, cure) if every else (read_ids(ids), _subfolders(folder))
+    known = _all_classes(folder, found, classes, 1000)
+    if not every:
+        _require_files(folder, files, cure)
+    return ImageFolder(folder, files, known, name, preprocessing)
+
+
+def tiny_imagenet_c(
+    corruption: str,
+    severity: int = 5,
+    root: str | os.PathLike[str] | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+) -> ImageFolder:
+    """Open one domain of Tiny-ImageNet-C: 10,000 images of 64 x 64 pixels, 200 classes."""
+    cure = "Get it with: ctta data get tiny-imagenet-c"
+    folder = _domain("Tiny-ImageNet-C", corruption, severity, root, cure)
+    files, found = _listed(folder, cure)
+    known = _all_classes(folder, found, classes, 200)
+    return ImageFolder(folder, files, known, f"tiny-imagenet-c/{corruption}/{severity}")
+
+
+def read_ids(path: str | os.PathLike[str] | None = None) -> list[str]:
+    """Read a list of images, one `CLASS/NAME` a line; by default the one in an installed robustbench."""
+    source = Path(path).expanduser() if path is not None else _robustbench_ids()
+    cure = f"Give the file {IDS_NAME} of RobustBench (pip install robustbench brings it)."
+    if not source.is_file():
+        raise DataError(f"There is no list of images {source}. {cure}")
+    try:
+        lines = source.read_text("ascii").split()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source}: expected a list of image names, got other data. {cure}") from error
+    wrong = next((line for line in lines if line.count("/") != 1 or ".." in line or line.startswith("<")), None)
+    if wrong is not None or not lines:
+        raise DataError(f"{source}: expected one `CLASS/NAME.JPEG` a line, got {wrong or 'nothing'}. {cure}")
+    digest = hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest()
+    if source.name == IDS_NAME and digest != IDS_MD5:
+        raise DataError(
+            f"{source}: expected the official list (MD5 {IDS_MD5}), got {len(lines):,} lines, MD5 {digest}: it is "
+            f"cut short or changed. {cure} An own list needs another file name."
+        )
+    return lines
+
+
+def _robustbench_ids() -> Path:
+    spec = importlib.util.find_spec("robustbench")
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            f"ImageNet-C is judged on a list of 5,000 images. Give the file ({IDS_NAME} of RobustBench) as ids, "
+            "or `pip install robustbench`, which brings it; every=True takes all 50,000."
+        )
+    base = Path(next(iter(spec.submodule_search_locations)))
+    return next(iter(sorted(base.rglob(IDS_NAME))), base / "helper_files" / IDS_NAME)
+
+
+def _domain(
+    benchmark: str, corruption: str, severity: int, root: str | os.PathLike[str] | None, cure: str
+) -> Path:
+    base = cache_folder(root)
+    for folder in (base, base / benchmark, base / "made" / benchmark):
+        if (folder / corruption / str(severity)).is_dir():
+            return folder / corruption / str(severity)
+    near = base / benchmark if (base / benchmark).is_dir() else base
+    hint = suggestion(corruption, _subfolders(near)) if near.is_dir() else ""
+    raise MissingError(f"There is no folder {base / benchmark / corruption / str(severity)}.{hint} {cure}")
+
+
+def _all_classes(folder: Path, found: list[str], given: Sequence[str] | None, expected: int) -> list[str]:
+    """Return all class names; a class's number is its rank among all, so that none may be missing."""
+    known = list(given) if given is not None else found
+    if len(set(known)) != expected and given is None:
+        raise DataError(
+            f"{folder}: expected {expected} class folders, got {len(found)}. Without all of them the class "
+            "numbers would be wrong: unpack the archive again, or give the full list with classes=."
+        )
+    if missing := sorted(set(found) - set(known)):
+        raise DataError(f"{folder}: the class folder {missing[0]} is not among the classes given.")
+    return known
+
+
+def _listed(folder: Path, cure: str) -> tuple[list[str], list[str]]:
+    """List image files (sorted `CLASS/NAME`) and classes."""
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder}. {cure}")
+    classes = _subfolders(folder)
+    files = []
+    for name in classes:
+        with os.scandir(folder / name) as items:
+            found = [item.name for item in items if Path(item.name).suffix.lower() in SUFFIXES]
+        files += [f"{name}/{file}" for file in sorted(found) if not file.startswith(".")]
+    if not files:
+        raise DataError(f"{folder} holds no images: expected one subfolder a class with image files. {cure}")
+    return files, classes
+
+
+def _subfolders(folder: Path) -> list[str]:
+    with os.scandir(folder) as items:
+        return sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
+
+
+def _require_files(folder: Path, files: list[str], cure: str) -> None:
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
+        raise DataError(
+            f"{folder}: {len(missing):,} of {len(files):,} listed images are missing, first {missing[0]}. {cure}"
+        )
+
+
+def _stat(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}. Get or unpack the dataset again.") from error
+
+
+def _size(image: Pixels) -> str:
+    return f"{image.shape[1]} x {image.shape[0]}"

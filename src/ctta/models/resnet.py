@@ -1,0 +1,108 @@
+"""Residual networks (He et al., 2016): for ImageNet with torchvision's keys, and the small ones for CIFAR."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def _shortcut(width_in: int, width: int, stride: int) -> nn.Sequential | None:
+    if stride == 1 and width_in == width:
+        return None
+    return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, width_in: int, planes: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, planes, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = _shortcut(width_in, planes, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """N x in x H x W -> N x planes x H/stride x W/stride."""
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3 (which carries the stride, as in torchvision), 1 x 1, beside a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, width_in: int, planes: int, stride: int) -> None:
+        super().__init__()
+        width = planes * self.expansion
+        self.conv1 = nn.Conv2d(width_in, planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv3 = nn.Conv2d(planes, width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width)
+        self.downsample = _shortcut(width_in, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """N x in x H x W -> N x 4 planes x H/stride x W/stride."""
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = F.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+def _stage(
+    block: type[BasicBlock | Bottleneck], width_in: int, planes: int, count: int, stride: int
+) -> nn.Sequential:
+    width = planes * block.expansion
+    return nn.Sequential(block(width_in, planes, stride), *(block(width, planes, 1) for _ in range(count - 1)))
+
+
+class ResNet(nn.Module):
+    """ImageNet ResNet; takes normalised images: N x 3 x H x W -> N x classes."""
+
+    def __init__(
+        self,
+        block: type[BasicBlock | Bottleneck],
+        counts: tuple[int, int, int, int],
+        classes: int = 1000,
+    ) -> None:
+        super().__init__()
+        e = block.expansion
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = _stage(block, 64, 64, counts[0], 1)
+        self.layer2 = _stage(block, 64 * e, 128, counts[1], 2)
+        self.layer3 = _stage(block, 128 * e, 256, counts[2], 2)
+        self.layer4 = _stage(block, 256 * e, 512, counts[3], 2)
+        self.fc = nn.Linear(512 * e, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class CifarResNet(nn.Module):
+    """ResNet-20/32/44/56/110 for 32 x 32 images: raw images in [0, 1], N x 3 x H x W -> N x classes."""
+
+    def __init__(self, depth: int = 20, classes: int = 10) -> None:
+        super().__init__()
+        count = (depth - 2) // 6
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = _stage(BasicBlock, 16, 16, count, 1)
+        self.layer2 = _stage(BasicBlock, 16, 32, count, 2)
+        self.layer3 = _stage(BasicBlock, 32, 64, count, 2)
+        self.fc = nn.Linear(64, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = self.layer3(self.layer2(self.layer1(F.relu(self.bn1(self.conv1(x))))))
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
