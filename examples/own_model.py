@@ -16,7 +16,7 @@ from ctta.demo import corrupt, gratings, train_source
 
 def main() -> None:
     """Adapt a trained model to darkness, save it in the middle, go on, and freeze the result."""
-    *_, model = train_source()  # any nn.Module that maps images in [0, 1] to logits
+    *_, model = train_source(steps=150)  # any nn.Module that maps images in [0, 1] to logits
     generator = torch.Generator().manual_seed(7)
 
     # adapt_share instead of eta: a model of your own has no published threshold

@@ -18,7 +18,7 @@ CASES = [
     for entry in list_methods()
     for settings in [{}, *EXTRA.get(entry.name, [])]
     for network in NETWORKS.values()
-    if settings.get("modules") != "all" or network.name in ("bn2d", "bn1d-head", "vit", "unused")
+    if not settings or network.name in ("bn2d", "bn1d-head", "vit", "unused", "stateful")
 ]
 
 
