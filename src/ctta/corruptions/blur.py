@@ -28,16 +28,18 @@ def defocus_blur(x: Tensor, radius: float, sigma: float) -> Tensor:
 def glass_blur(x: Tensor, sigma: float, delta: int, rounds: int, draws: Draws) -> Tensor:
     """Blur, let pixels take the colour of a random neighbour, blur: N x 3 x H x W bytes -> bytes."""
     height, width = x.shape[2:]
-    steps = draws.whole(0, (2 * delta) ** 2, (rounds, height - 2 * delta, width - 2 * delta))
+    steps = draws.below((2 * delta) ** 2, (rounds, height - 2 * delta, width - 2 * delta))
     source = np.arange(x[:, 0].numel())
     for number in range(rounds):
         source = source.take(taken_from(steps[:, number], delta, height, width))
-    colours = gaussian_blur(x, sigma).transpose(0, 1).reshape(3, -1)
-    moved = colours.index_select(1, torch.from_numpy(source)).view(3, len(x), height, width)
-    return gaussian_blur(moved.transpose(0, 1).contiguous(), sigma)
+    blurred = gaussian_blur(x, sigma).numpy()
+    moved = np.empty_like(blurred)
+    for channel in range(3):
+        moved[:, channel] = blurred[:, channel].take(source).reshape(-1, height, width)
+    return gaussian_blur(torch.from_numpy(moved), sigma)
 
 
-def taken_from(steps: NDArray[np.int8], delta: int, height: int, width: int) -> NDArray[np.int64]:
+def taken_from(steps: NDArray[np.uint16], delta: int, height: int, width: int) -> NDArray[np.int64]:
     """Which pixel's old colour each pixel ends up with in one round: places in N x H x W, flat.
 
     `steps`, N x rows x columns, number the neighbours: 2 delta (down + delta) + right + delta, both from -delta to

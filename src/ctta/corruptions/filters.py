@@ -29,7 +29,7 @@ def to_bytes(x: Tensor) -> Tensor:
 def to_levels(x: Tensor) -> Tensor:
     """Values in 0..255 to bytes, cut off; in float32 a level missed by rounding alone still counts as reached."""
     if x.dtype == torch.float32:
-        x = x + SLACK
+        return (x + SLACK).clamp_(0.0, 255.0).to(torch.uint8)
     return x.clamp(0.0, 255.0).to(torch.uint8)
 
 
@@ -106,12 +106,13 @@ def correlate(x: Tensor, kernel: NDArray[np.float32]) -> Tensor:
     planes = F.pad(x.to(torch.float64), [reach] * 4, mode="reflect")
     if np.count_nonzero(kernel) <= FEW_TAPS:
         return to_bytes(_correlate_taps(planes.div_(255), kernel, x.shape[2], x.shape[3]))
-    # the same correlation on whole numbers: what the transform leaves of rounding is rounded away
+    # kernel and sum are multiples of 2^-30: half of that exceeds all that the transform adds by rounding
     height, width = planes.shape[2:]
     shape = _good_size(height), _good_size(width)
     product = torch.fft.rfft2(planes, s=shape).mul_(_spectrum(kernel.tobytes(), shape))
     out: Tensor = torch.fft.irfft2(product, s=shape)
-    return to_levels(out.round_().mul_(0.5**KERNEL_BITS)[:, :, 2 * reach : height, 2 * reach : width])
+    out.add_(0.5 ** (KERNEL_BITS + 1)).clamp_(0.0, 255.0)
+    return out[:, :, 2 * reach : height, 2 * reach : width].to(torch.uint8)
 
 
 def _correlate_taps(planes: Tensor, kernel: NDArray[np.float32], height: int, width: int) -> Tensor:
@@ -125,11 +126,11 @@ def _correlate_taps(planes: Tensor, kernel: NDArray[np.float32], height: int, wi
 
 @lru_cache(maxsize=8)
 def _spectrum(kernel: bytes, shape: tuple[int, int]) -> Tensor:
-    """Spectrum of a square float32 kernel, mirrored and in whole numbers."""
+    """Spectrum of a square float32 kernel, mirrored, in multiples of 2^-30."""
     values = np.frombuffer(kernel, dtype=np.float32)
     side = math.isqrt(len(values))
-    whole = np.rint(values[::-1].astype(np.float64) * 2**KERNEL_BITS).reshape(side, side)
-    spectrum: Tensor = torch.fft.rfft2(torch.from_numpy(whole), s=shape)
+    rounded = np.rint(values[::-1].astype(np.float64) * 2**KERNEL_BITS) / 2**KERNEL_BITS
+    spectrum: Tensor = torch.fft.rfft2(torch.from_numpy(rounded.reshape(side, side)), s=shape)
     return spectrum
 
 

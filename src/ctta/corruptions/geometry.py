@@ -134,15 +134,16 @@ def box_resize(x: Tensor, height: int, width: int) -> Tensor:
 def _box_along(x: Tensor, dim: int, size: int) -> Tensor:
     first, count = box_windows(x.shape[dim], size)
     most = int(count.max())
-    lower = x.index_select(dim, torch.from_numpy(first))
+    values = x.numpy()
+    lower = torch.from_numpy(values.take(first, axis=dim))
     if most == 1:
         return lower
     shape = [-1 if d == dim else 1 for d in range(4)]
     total = lower.to(torch.int32)
     for k in range(1, most):
-        place = torch.from_numpy(np.minimum(first + k, x.shape[dim] - 1))
+        place = np.minimum(first + k, x.shape[dim] - 1)
         inside = torch.from_numpy((count > k).astype(np.uint8)).view(shape)
-        total += x.index_select(dim, place) * inside
+        total += torch.from_numpy(values.take(place, axis=dim)) * inside
     weights = np.rint(2.0**22 / count).astype(np.int32)  # Pillow's fixed-point weights: the rounding is its own
     total = total.mul_(torch.from_numpy(weights).view(shape)).add_(1 << 21)
     return (total >> 22).clamp_(0, 255).to(torch.uint8)

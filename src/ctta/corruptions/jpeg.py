@@ -100,15 +100,15 @@ def _code(plane: Tensor, table: NDArray[np.int64], size: int) -> Tensor:
     """Transform, quantise and transform back planes about 0, N x H x W, in blocks of size x size."""
     count, height, width = plane.shape
     there, back = transforms(size)
-    step = torch.from_numpy(table.astype(np.float64))
+    step = torch.from_numpy(table.astype(np.float32))
     rows = _shift(plane.reshape(-1, size) @ there.T.float(), BITS - 2).double()
     rows = rows.view(-1, size, width // size * 8)
     extra = 2 if size == 16 else 0  # a transform of twice the size in both directions has four times the sum
-    coefficients = _shift(there @ rows, BITS + 2 + extra).view(-1, 8, width // size, 8)
+    coefficients = _shift(there @ rows, BITS + 2 + extra).float().view(-1, 8, width // size, 8)
     wide = (step * 8)[:, None, :]  # the transform is scaled up by 8
     whole = coefficients.abs().add_((wide / 2).floor()).div_(wide).floor_().mul_(step[:, None, :])
     whole.copysign_(coefficients)
-    columns = _shift(back @ whole.view(-1, 8, width // size * 8), BITS - 2)
+    columns = _shift(back @ whole.double().view(-1, 8, width // size * 8), BITS - 2)
     out = _shift(columns.view(-1, 8) @ back.T, BITS + 2 + 3)
     return out.view(count, height, width).clamp_(-128, 127).float()
 

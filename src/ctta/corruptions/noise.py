@@ -17,20 +17,27 @@ from torch import Tensor
 from ctta.corruptions.random import Draws
 
 LEVELS = 256
+BLOCK = 1 << 15
+"""Values looked up at once: what belongs to them stays in the processor's cache."""
 
 
 def noise(x: Tensor, name: str, amount: float, draws: Draws) -> Tensor:
     """Pass every value of N x 3 x H x W bytes through the noise `name`."""
     table = alias_table(name, amount)
-    values = x.numpy().reshape(len(x), -1)
-    words = draws.bits(values.shape[1])
-    place = values.astype(np.intp)
-    place <<= 8
-    place |= words & np.uint32(255)
-    entry = table.take(place)
-    # the upper 24 bits of an entry are a threshold, the lower 8 the level taken from there on
-    kept = words < (entry & np.uint32(0xFFFFFF00))
-    return torch.from_numpy(np.where(kept, words, entry).astype(np.uint8)).view(x.shape)
+    values = x.numpy().reshape(-1)
+    words = draws.bits(values.size // max(len(x), 1)).reshape(-1)
+    out = np.empty_like(values)
+    for start in range(0, values.size, BLOCK):
+        part = slice(start, start + BLOCK)
+        word = words[part]
+        place = values[part].astype(np.intp)
+        place <<= 8
+        place |= word & np.uint32(255)
+        entry = table.take(place)
+        # the upper 24 bits of an entry are a threshold, the lower 8 the level taken from there on
+        kept = word < (entry & np.uint32(0xFFFFFF00))
+        out[part] = np.where(kept, word, entry).astype(np.uint8)
+    return torch.from_numpy(out).view(x.shape)
 
 
 def probabilities(name: str, amount: float) -> NDArray[np.float64]:

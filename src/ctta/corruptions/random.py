@@ -8,6 +8,7 @@ comes before it or beside it.
 from __future__ import annotations
 
 import hashlib
+import math
 
 import numpy as np
 from numpy.random import Generator, Philox
@@ -52,14 +53,16 @@ class Draws:
             self._generator.standard_normal(dtype=np.float32, out=out[row])
         return out
 
+    def halves(self, shape: tuple[int, ...], stream: int = 0) -> NDArray[np.uint16]:
+        """Random 16-bit words, N x shape."""
+        count = math.prod(shape)
+        return self.bits((count + 1) // 2, stream).view(np.uint16)[:, :count].reshape(len(self), *shape)
+
     def uniform(self, shape: tuple[int, ...], stream: int = 0) -> NDArray[np.float32]:
-        """Numbers in [-1, 1), multiples of 2^-23, N x shape."""
-        out = np.empty((len(self), *shape), dtype=np.float32)
-        for row, index in enumerate(self.indices.tolist()):
-            self._seek(index, stream)
-            self._generator.random(dtype=np.float32, out=out[row])
-        out *= 2
-        out -= 1
+        """Numbers in (-1, 1), odd multiples of 2^-16, N x shape."""
+        out = self.halves(shape, stream).astype(np.float32)
+        out += 0.5 - 2**15
+        out *= 2.0**-15
         return out
 
     def unit(self, count: int, stream: int = 0) -> NDArray[np.float64]:
@@ -68,10 +71,8 @@ class Draws:
         numbers: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64)
         return numbers * 2.0**-53
 
-    def whole(self, low: int, high: int, shape: tuple[int, ...], stream: int = 0) -> NDArray[np.int8]:
-        """Whole numbers from low to high - 1, N x shape."""
-        out = np.empty((len(self), *shape), dtype=np.int8)
-        for row, index in enumerate(self.indices.tolist()):
-            self._seek(index, stream)
-            out[row] = self._generator.integers(low, high, size=shape, dtype=np.int8)
-        return out
+    def below(self, end: int, shape: tuple[int, ...], stream: int = 0) -> NDArray[np.uint16]:
+        """Whole numbers from 0 to end - 1, up to 64, N x shape; equally likely to one part in a thousand."""
+        words = self.halves(shape, stream)
+        scaled: NDArray[np.uint32] = words * np.uint32(end)
+        return (scaled >> np.uint32(16)).astype(np.uint16)

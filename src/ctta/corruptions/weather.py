@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctta.corruptions.filters import to_bytes
+from ctta.corruptions.filters import to_bytes, working_dtype
 from ctta.corruptions.geometry import crop_size, motion, zoomed
 from ctta.corruptions.overlays import overlays
 from ctta.corruptions.random import Draws
@@ -33,7 +33,7 @@ def snow(
     layer = zoomed(layer, zoom, height, width)
     layer = to_bytes(layer.masked_fill_(layer < threshold, 0.0))
     flakes = motion(layer, radius, sigma, draws.unit(1, stream=1)[:, 0] * 90 - 135)
-    flakes = flakes.double().div_(255)
+    flakes = flakes.to(working_dtype(x)).div_(255)
     u = x.float().div_(255)
     red, green, blue = u.unbind(1)
     grey = (red * 0.299).add_(green * 0.587).add_(blue * 0.114)
