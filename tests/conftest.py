@@ -11,6 +11,8 @@ from hypothesis import settings
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ctta.methods.registry import _ENTRIES
+
 torch.set_num_threads(1)
 settings.register_profile("ctta", deadline=None, derandomize=True)  # machines are shared; runs repeat
 settings.load_profile("ctta")
@@ -77,3 +79,12 @@ def net() -> GoldenNet:
 @pytest.fixture(scope="session")
 def stream() -> list[Tensor]:
     return golden_stream()
+
+
+@pytest.fixture
+def registry_as_it_was():
+    """Forget the methods a test enters."""
+    before = dict(_ENTRIES)
+    yield
+    _ENTRIES.clear()
+    _ENTRIES.update(before)

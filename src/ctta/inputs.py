@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -52,7 +53,7 @@ class InputGuard:
     @property
     def dtype(self) -> torch.dtype:
         """Floating dtype of the model, float32 if it has no parameters."""
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
+        for tensor in itertools.chain(self.model.parameters(), self.model.buffers()):
             if tensor.is_floating_point():
                 return tensor.dtype
         return torch.float32

@@ -12,20 +12,13 @@ from ctta.checks.networks import Network
 from ctta.errors import ConformanceError, StateError
 from ctta.functional import softmax_entropy
 from ctta.methods import Method, buffer, find, network, per_tensor, register, scalar, setting
-from ctta.methods.registry import _ENTRIES
+
+pytestmark = pytest.mark.usefixtures("registry_as_it_was")
 
 
 @dataclass(frozen=True)
 class BrokenSettings:
     lr: float = setting(1e-2, "Step size.", low=0.0)
-
-
-@pytest.fixture(autouse=True)
-def _registry_as_it_was():
-    before = dict(_ENTRIES)
-    yield
-    _ENTRIES.clear()
-    _ENTRIES.update(before)
 
 
 class Step(Method[BrokenSettings]):

@@ -6,20 +6,13 @@ import pytest
 
 import ctta
 from ctta.methods import Method, find, register, setting
-from ctta.methods.registry import _ENTRIES
+
+pytestmark = pytest.mark.usefixtures("registry_as_it_was")
 
 
 @dataclass(frozen=True)
 class MySettings:
     lr: float = setting(0.1, "Step size.")
-
-
-@pytest.fixture(autouse=True)
-def _registry_as_it_was():
-    before = dict(_ENTRIES)
-    yield
-    _ENTRIES.clear()
-    _ENTRIES.update(before)
 
 
 def test_a_preset_with_an_unknown_setting_is_refused_when_the_method_is_entered():

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ctta.cli.progress import step_bar
 from ctta.demo import METHODS, SHIFTS, Row, compare, train_source
 
 TRAINING_STEPS = 250
@@ -30,14 +30,7 @@ def command(batches: int, seed: int, as_json: bool) -> None:
     """
     console = Console(stderr=True)
     rows: list[Row] = []
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as progress:
+    with step_bar(console) as progress:
         training = progress.add_task("training the source model", total=TRAINING_STEPS)
         *_, model = progress.track(train_source(seed, TRAINING_STEPS), task_id=training)
         adapting = progress.add_task("adapting", total=batches * len(SHIFTS))

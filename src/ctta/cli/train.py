@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ctta._version import __version__
+from ctta.cli.progress import step_bar
 from ctta.settings import build, describe
 from ctta.train import TrainSettings
 
@@ -53,14 +53,7 @@ def command(arch: str, data: str, out: Path, threads: int | None, **recipe: Any)
     split = load_split(data)
     model = new_model(arch, split.classes, settings.seed)
     console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as progress:
+    with step_bar(console) as progress:
         task = progress.add_task("training", total=None)
         resume = out.with_suffix(".run")
         for now in train(model, split.train_images, split.train_labels, settings, resume):
