@@ -306,6 +306,34 @@ def test_a_folder_of_images_by_class(tmp_path):
     assert image_folder(tmp_path).hash != before
 
 
+def tiny_validation(folder, lines):
+    (folder / "images").mkdir(parents=True)
+    for number in range(3):
+        (folder / "images" / f"val_{number}.JPEG").write_bytes(jpeg_bytes(IMAGES[number]))
+    (folder / "val_annotations.txt").write_text(lines)
+
+
+def test_the_validation_images_of_tiny_imagenet_are_read_from_their_list(tmp_path):
+    tiny_validation(
+        tmp_path / "val", "val_0.JPEG\tn2\t0\t0\t9\t9\nval_1.JPEG\tn1\t0\t0\t9\t9\nval_2.JPEG\tn2\t0\t0\t9\t9\n"
+    )
+    data = image_folder(tmp_path / "val")
+    assert data.files == ["n1/val_1.JPEG", "n2/val_0.JPEG", "n2/val_2.JPEG"]
+    assert data.labels.tolist() == [0, 1, 1]
+    assert np.array_equal(data.images([1])[0], read_image(tmp_path / "val" / "images" / "val_0.JPEG", "as-is"))
+    assert len(data.hash) == 64
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [("val_0.JPEG n2\n", "expected `NAME<tab>CLASS"), ("val_7.JPEG\tn2\n", "val_7.JPEG"), ("", "nothing")],
+)
+def test_a_broken_list_of_tiny_imagenet_is_refused(tmp_path, lines, words):
+    tiny_validation(tmp_path, lines)
+    with pytest.raises(DataError, match=words):
+        image_folder(tmp_path)
+
+
 def test_images_of_different_sizes_are_refused_with_a_cure(tmp_path):
     write_pictures(tmp_path, ["cat/a.png"])
     write_pictures(tmp_path, ["cat/b.png"], (9, 8))

@@ -22,10 +22,15 @@ IDS_NAME = "imagenet_test_image_ids.txt"
 IDS_MD5 = "8de8bbba2cf05cb54190e49247375985"
 """MD5 of the official list of 5,000 images, line ends as \\n and none at the end."""
 SAMPLES = 64
+TINY_LIST = "val_annotations.txt"
+"""Beside the folder `images` of Tiny-ImageNet's validation set: a line an image, name and class first."""
 
 
 class ImageFolder(Base):
-    """Files `root/CLASS/NAME`, read when asked for. A class's number is its rank among the sorted class names."""
+    """Files `root/CLASS/NAME`, read when asked for. A class's number is its rank among the sorted class names.
+
+    `places` says where the files are below `root`, if not at their names.
+    """
 
     def __init__(
         self,
@@ -34,6 +39,7 @@ class ImageFolder(Base):
         classes: Sequence[str],
         name: str,
         preprocessing: Preprocessing = "as-is",
+        places: Sequence[str] | None = None,
     ) -> None:
         if preprocessing not in CHOICES:
             raise DataError(
@@ -43,17 +49,18 @@ class ImageFolder(Base):
         rank = {wnid: number for number, wnid in enumerate(sorted(classes))}
         self.root, self.files, self.classes = root, list(files), sorted(classes)
         self.name, self.preprocessing = name, preprocessing
+        self.places = list(files if places is None else places)
         self.labels: Labels = np.array([rank[file.split("/")[0]] for file in files], np.int64)
 
     def images(self, indices: Indices) -> Pixels:
         """Return the chosen images, N x H x W x 3, 8-bit RGB. They must be of one size."""
-        found = [read_image(self.root / self.files[i], self.preprocessing) for i in self.rows(indices)]
+        found = [read_image(self.root / self.places[i], self.preprocessing) for i in self.rows(indices)]
         if not found:
             return np.zeros((0, 0, 0, 3), np.uint8)
         for row, image in zip(indices, found, strict=True):
             if image.shape != found[0].shape:
                 raise DataError(
-                    f"{self.root / self.files[int(row)]}: expected {_size(found[0])} pixels like those before "
+                    f"{self.root / self.places[int(row)]}: expected {_size(found[0])} pixels like those before "
                     f'it, got {_size(image)}. Use preprocessing="resize256-crop224" to bring all to one size.'
                 )
         return np.stack(found)
@@ -66,16 +73,21 @@ class ImageFolder(Base):
         """
         sha = hashlib.sha256(f"{self.preprocessing}|{len(self)}|".encode())
         sha.update(self.labels.tobytes())
-        for file in self.files:
-            sha.update(f"{file}|{_stat(self.root / file)}|".encode())
+        for file, place in zip(self.files, self.places, strict=True):
+            sha.update(f"{file}|{_stat(self.root / place)}|".encode())
         for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if self.files else []:
-            sha.update((self.root / self.files[k]).read_bytes())
+            sha.update((self.root / self.places[k]).read_bytes())
         return sha.hexdigest()
 
 
 def image_folder(root: str | os.PathLike[str], preprocessing: Preprocessing = "as-is") -> ImageFolder:
-    """Open any folder with one subfolder a class; files in sorted order."""
+    """Open any folder with one subfolder a class, or Tiny-ImageNet's `val`; files in sorted order."""
     base = Path(root).expanduser()
+    if (base / TINY_LIST).is_file():
+        files = _tiny_validation(base / TINY_LIST)
+        classes = {file.split("/")[0] for file in files}
+        places = [f"images/{file.split('/')[1]}" for file in files]
+        return ImageFolder(base, files, sorted(classes), base.name, preprocessing, places)
     return ImageFolder(
         base, *_listed(base, "Put the images of each class into a subfolder."), base.name, preprocessing
     )
@@ -193,6 +205,18 @@ def _listed(folder: Path, cure: str) -> tuple[list[str], list[str]]:
     if not files:
         raise DataError(f"{folder} holds no images: expected one subfolder a class with image files. {cure}")
     return files, classes
+
+
+def _tiny_validation(path: Path) -> list[str]:
+    """Read Tiny-ImageNet's list of validation images as sorted `CLASS/NAME`; every one must be there."""
+    cure = "Unpack the archive of Tiny-ImageNet again."
+    lines = [line.split("\t") for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
+    wrong = next((line for line in lines if len(line) < 2 or not line[1] or "/" in line[0] + line[1]), None)
+    if wrong is not None or not lines:
+        got = "nothing" if wrong is None else repr("\t".join(wrong)[:60])
+        raise DataError(f"{path}: expected `NAME<tab>CLASS...` a line, got {got}. {cure}")
+    _require_files(path.with_name("images"), [line[0] for line in lines], cure)
+    return sorted(f"{wnid}/{name}" for name, wnid, *_ in lines)
 
 
 def _subfolders(folder: Path) -> list[str]:
