@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import ctta
-from ctta.demo import Network
+from ctta.models import build
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -46,13 +46,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batch", type=int, default=200)
-    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--arch", default="wrn-16-2")
     parser.add_argument("--size", type=int, default=32, help="image height and width")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    model = Network(arguments.width).eval()
+    model = build(arguments.arch, 10).eval()
     x = torch.rand(arguments.batch, 3, arguments.size, arguments.size)
     calls = contestants(model, x)
     ratios: dict[str, list[float]] = {name: [] for name in calls}
@@ -63,7 +63,7 @@ def main() -> None:
             ratio = timed(call) / unit
             if round_number >= 2:
                 ratios[name].append(ratio)
-    print(f"batch {arguments.batch}, width {arguments.width}, {arguments.threads} threads; unit: one forward pass")
+    print(f"batch {arguments.batch}, {arguments.arch}, {arguments.threads} threads; unit: one forward pass")
     for name, values in ratios.items():
         low, median, high = statistics.quantiles(values, n=4)
         print(f"{name:16} {median:6.2f}   (middle half {low:.2f} to {high:.2f})")

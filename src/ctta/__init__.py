@@ -14,6 +14,7 @@ from ctta.errors import (
     ModelError,
     SettingError,
     StateError,
+    StoreError,
     UnsupportedModelError,
 )
 from ctta.inputs import RangeWarning
@@ -33,10 +34,12 @@ __all__ = [
     "Report",
     "SettingError",
     "StateError",
+    "StoreError",
     "UnsupportedModelError",
     "__version__",
     "adapt",
     "corrupt",
+    "evaluate",
     "list_methods",
     "load",
 ]
@@ -44,13 +47,17 @@ __all__ = [
 _LAZY = {"checks", "corruptions", "data", "models", "streams"}
 """Packages that are imported when they are first used, as `ctta.models`."""
 
+_LAZY_NAMES = {"corrupt": "corruptions", "evaluate": "evaluation"}
+"""Functions that are imported when they are first used, and where they are."""
+
 if TYPE_CHECKING:
     from ctta.corruptions import corrupt
+    from ctta.evaluation import evaluate
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"ctta.{name}")
-    if name == "corrupt":
-        return importlib.import_module("ctta.corruptions").corrupt
+    if name in _LAZY_NAMES:
+        return getattr(importlib.import_module(f"ctta.{_LAZY_NAMES[name]}"), name)
     raise AttributeError(f"module 'ctta' has no attribute {name!r}")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
 import ctta
 from ctta.adapt import Adapter
 from ctta.streams import Batch, Stream
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class Row:
-    """What every method did with one batch; `pass_seconds` is one forward pass of the source model."""
+    """What every method did with one batch; `pass_seconds` is what Source, one forward pass, took."""
 
     batch: int
     domain: str
@@ -43,31 +40,38 @@ def compare(
     for label, given in methods.items():
         options = dict(given)
         adapters[label] = ctta.adapt(model, options.pop("method", label), seed=seed, **options)
-    reference = ctta.adapt(model, "source").model
+    unit = next((label for label, adapter in adapters.items() if adapter.entry.name == "source"), None)
+    unasked = {} if unit else {"": ctta.adapt(model, "source")}  # the unit of cost, where nobody asked for Source
     for batch in stream:
-        yield _row(batch, adapters, reference)
+        done = {label: _timed_step(adapter, batch) for label, adapter in {**unasked, **adapters}.items()}
+        yield Row(
+            batch=batch.index,
+            domain=batch.domain,
+            samples=len(batch.labels),
+            pass_seconds=done[unit or ""].seconds,
+            wrong={label: done[label].wrong for label in adapters},
+            seconds={label: done[label].seconds for label in adapters},
+            shares={label: done[label].share for label in adapters},
+            skipped={label: done[label].skipped for label in adapters},
+        )
 
 
-def _row(batch: Batch, adapters: Mapping[str, Adapter], reference: nn.Module) -> Row:
-    with torch.inference_mode():
-        pass_seconds, _ = timed(lambda: reference(batch.images))
-    wrong, seconds, shares, skipped = {}, {}, {}, {}
-    for label, adapter in adapters.items():
-        if batch.reset:
-            adapter.reset()
-        seconds[label], logits = timed(lambda adapter=adapter: adapter(batch.images))  # type: ignore[misc]
-        wrong[label] = int((logits.cpu().argmax(1) != batch.labels).sum())
-        assert adapter.last is not None
-        shares[label] = adapter.last.shares.get("selected", adapter.last.shares.get("moved", 0.0))
-        skipped[label] = adapter.last.skipped
-    return Row(batch.index, batch.domain, len(batch.labels), pass_seconds, wrong, seconds, shares, skipped)
+class _Step(NamedTuple):
+    seconds: float
+    wrong: int
+    share: float
+    skipped: bool
 
 
-def timed(call: Callable[[], T]) -> tuple[float, T]:
-    """Seconds and result of a call."""
+def _timed_step(adapter: Adapter, batch: Batch) -> _Step:
+    if batch.reset:
+        adapter.reset()
     start = perf_counter()
-    result = call()
-    return perf_counter() - start, result
+    predicted = adapter(batch.images).argmax(1).cpu()
+    seconds = perf_counter() - start
+    assert adapter.last is not None
+    share = adapter.last.shares.get("selected", adapter.last.shares.get("moved", 0.0))
+    return _Step(seconds, int((predicted != batch.labels).sum()), share, adapter.last.skipped)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ CttaError
 ├── AugmentError           an augmentation that cannot take the batch, or returns something unusable
 ├── StateError             saved state that is missing, damaged, or belongs to something else
 ├── DataError              a data file or download that is missing, damaged, or not what it should be
+├── StoreError             a store of results that cannot be read or written
 ├── ConformanceError       a method breaks a promise that `ctta.checks` tests
 └── NonFiniteError         raised inside a step to have it undone; callers of an adapter never see it
 """
@@ -45,6 +46,10 @@ class StateError(CttaError, RuntimeError):
 
 class DataError(CttaError, RuntimeError):
     """A data file or download is missing, damaged, or not what it should be."""
+
+
+class StoreError(CttaError, RuntimeError):
+    """A store of results cannot be read or written."""
 
 
 class ConformanceError(CttaError, AssertionError):

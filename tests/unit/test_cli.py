@@ -91,17 +91,20 @@ def test_doctor_finds_no_version_of_a_package_that_is_not_there():
     assert version_of("surely-not-a-package") is None
 
 
-def test_demo_prints_a_table_and_json(monkeypatch):
-    from ctta.cli import demo
-
-    monkeypatch.setattr(demo, "TRAINING_STEPS", 60)
-    text = call("demo", "--batches", "1")
-    assert "synthetic data" in text
-    assert "PALM selected" in text
-    result = json.loads(call("demo", "--batches", "1", "--json"))
-    assert result["error"]["mean"].keys() == {"source", "bn1", "tent", "palm"}
-    assert result["cost"]["passes"]["source"] == 1.0
-    assert 0 < result["adapted"]["share"]["palm"] <= 100
+def test_demo_prints_a_table_saves_a_report_and_speaks_json(tmp_path):
+    text = call("demo", "--images", "10", "--batch-size", "10", "--out", str(tmp_path))
+    assert "never reset" in text
+    assert "parameters adapted" in text
+    assert "| **mean** |" in (tmp_path / "demo.md").read_text()
+    data = json.loads((tmp_path / "demo.json").read_text())
+    assert len(data["summary"]["error"]) == 15
+    assert data["summary"]["mean"].keys() == {"source", "bn1", "tent", "palm"}
+    assert data["summary"]["passes"]["source"] == 1.0
+    assert 0 < data["summary"]["adapted"]["palm"] <= 100
+    result = CliRunner().invoke(
+        cli, ["demo", "--images", "2", "--batch-size", "2", "--methods", "bn1", "--out", str(tmp_path), "--json"]
+    )
+    assert json.loads(result.stdout)["manifest"]["methods"] == {"bn1": {"preset": "embedded"}}
 
 
 def test_python_m_ctta_is_ctta():

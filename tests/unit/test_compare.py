@@ -11,9 +11,9 @@ from rich.console import Console
 
 import ctta
 from ctta import streams
+from ctta.bench.resolve import methods_from, model_from, source_from
 from ctta.cli import cli
 from ctta.cli.comparison import follow, markdown, table
-from ctta.cli.resolve import methods_from, model_from, source_from
 from ctta.compare import compare, summarise
 from ctta.data import Arrays
 from ctta.models import build

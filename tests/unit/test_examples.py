@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["examples/own_model.py"], "error in the dark"),
+        (["examples/own_model.py"], "error in the fog"),
         (["examples/own_method.py"], "keeps all of its"),
         (
-            ["benchmarks/step_cost.py", "--rounds", "2", "--batch", "8", "--size", "12", "--width", "4"],
+            ["benchmarks/step_cost.py", "--rounds", "2", "--batch", "8", "--size", "16", "--arch", "wrn-10-1"],
             "no guards",
         ),
     ],

@@ -19,7 +19,7 @@ from ctta.streams import SETTINGS
 @click.option("--weights", type=click.Path(path_type=Path), help="Weight file of an architecture.")
 @click.option("--data", default="embedded", show_default=True, help="A benchmark, or a folder of images by class.")
 @click.option("--methods", default="source,bn1,tent,palm", show_default=True, help="Methods, separated by commas.")
-@click.option("--preset", help="Published settings for all of them: cifar10-c, cifar100-c, imagenet-c.")
+@click.option("--preset", help="Settings of all of them: cifar10-c, cifar100-c, imagenet-c, embedded.")
 @click.option("--set", "given", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
 @click.option(
     "--setting", type=click.Choice(list(SETTINGS)), default="continual", show_default=True, help="Stream."
@@ -52,30 +52,31 @@ def command(**words: Any) -> None:
 def execute(
     *,
     model: str,
-    weights: Path | None,
     data: str,
     methods: str,
-    preset: str | None,
-    given: tuple[str, ...],
-    setting: str,
-    corruptions: str | None,
-    severity: int,
     images: int | None,
     batch_size: int,
-    profile: str | None,
     seed: int,
     threads: int | None,
-    imports: tuple[Path, ...],
     out: Path,
     name: str,
     as_json: bool,
+    preset: str | None = None,
+    weights: Path | None = None,
+    given: tuple[str, ...] = (),
+    setting: str = "continual",
+    corruptions: str | None = None,
+    severity: int = 5,
+    profile: str | None = None,
+    imports: tuple[Path, ...] = (),
+    title: str | None = None,
 ) -> None:
     """Run the comparison the words describe, show it and save it."""
     import torch
 
     from ctta import streams
+    from ctta.bench.resolve import methods_from, model_from, names_in, source_from
     from ctta.cli.comparison import follow, present, save
-    from ctta.cli.resolve import methods_from, model_from, names_in, source_from
     from ctta.compare import compare, summarise
     from ctta.models import weight_hash
 
@@ -91,7 +92,7 @@ def execute(
         options["severity"] = severity
     stream = streams.make(setting, source_from(data, profile, seed), **options)
     network = model_from(model, weights)
-    title = f"{model} on {data}, {setting}, {stream.samples:,} images in {len(stream)} batches"
+    title = title or f"{model} on {data}, {setting}, {stream.samples:,} images in {len(stream)} batches"
     console = Console(stderr=True)
     rows = follow(compare(network, stream, chosen, seed=seed), len(stream), title, console)
     summary = summarise(rows)

@@ -1,0 +1,100 @@
+"""Search the settings of a method for the embedded model, on the four extra corruptions only.
+
+The fifteen corruptions that are reported never take part: speckle noise, Gaussian blur, spatter and saturate at
+severity 5 do. Every combination of the given values is run on one stream, side by side; each result is added to
+`benchmarks/embedded_presets.jsonl`, from which `--show` prints the table again. The presets `embedded` of the
+methods are the best rows of that file (ties and near-ties: the value nearest to the published one).
+
+    python benchmarks/embedded_presets.py palm --set eta=1,4 --set lr=5e-4,1e-3,2e-3
+    python benchmarks/embedded_presets.py --show
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ctta
+from ctta.bench.resolve import read_value, source_from
+from ctta.compare import compare, summarise
+from ctta.corruptions import EXTRA
+from ctta.models import load, weight_hash
+
+LOG = Path(__file__).with_suffix(".jsonl")
+
+
+def combinations(given: list[str]) -> Iterator[dict[str, Any]]:
+    """Every combination of NAME=VALUE,VALUE,... words."""
+    names = [text.partition("=")[0] for text in given]
+    values = [[read_value(value) for value in text.partition("=")[2].split(",")] for text in given]
+    for chosen in itertools.product(*values):
+        yield dict(zip(names, chosen, strict=True))
+
+
+def search(method: str, given: list[str], data: str, images: int, passes: int) -> Iterator[dict[str, Any]]:
+    """Run every combination over the stream; yields one result each."""
+    model = load("embedded:")
+    stream = ctta.streams.recurring(
+        source_from(data, None, 0), passes=passes, corruptions=sorted(EXTRA), images=images
+    )
+    settings = {json.dumps(values, sort_keys=True): values for values in combinations(given)}
+    methods = {label: {"method": method, **values} for label, values in settings.items()}
+    rows = []
+    for row in compare(model, stream, methods):
+        rows.append(row)
+        print(f"batch {row.batch + 1} of {len(stream)}", end="\r", flush=True)
+    summary = summarise(rows)
+    for label, values in settings.items():
+        yield {
+            "method": method,
+            "settings": values,
+            "mean": round(summary.mean[label], 3),
+            "error": {domain: round(errors[label], 2) for domain, errors in summary.error.items()},
+            "adapted": round(summary.adapted[label], 2),
+            "skipped": summary.skipped[label],
+            "data": data,
+            "images": images,
+            "passes": passes,
+            "weights": weight_hash(model)[:12],
+            "ctta": ctta.__version__,
+        }
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    """Print results, best first."""
+    for result in sorted(results, key=lambda r: (r["method"], r["data"], r["images"], r["passes"], r["mean"])):
+        settings = ", ".join(f"{name}={value}" for name, value in result["settings"].items()) or "defaults"
+        where = f"{result['data']} {result['images']} x {result['passes']}"
+        numbers = f"{result['mean']:6.2f} %  adapted {result['adapted']:5.1f} %"
+        print(f"{result['method']:12} {where:16} {numbers}  {settings}")
+
+
+def main() -> None:
+    """Search and print, or print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("method", nargs="?")
+    parser.add_argument("--set", dest="given", action="append", default=[], metavar="NAME=VALUE,VALUE")
+    parser.add_argument("--data", default="embedded", choices=["embedded", "cifar10"])
+    parser.add_argument("--images", type=int, default=1000, help="images per corruption")
+    parser.add_argument("--passes", type=int, default=2, help="times the four corruptions are gone through")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--show", action="store_true", help="print the results so far")
+    arguments = parser.parse_args()
+    if arguments.show or not arguments.method:
+        show([json.loads(line) for line in LOG.read_text().splitlines()])
+        return
+    torch.set_num_threads(arguments.threads)
+    found = list(search(arguments.method, arguments.given, arguments.data, arguments.images, arguments.passes))
+    with LOG.open("a") as file:
+        file.writelines(json.dumps(result) + "\n" for result in found)
+    show(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The benchmark: cells, the store of their rows, the runner, and the paper's tables."""

@@ -1,0 +1,47 @@
+"""Forgetting: how the adapted weights do on clean images, measured without adapting (spec 13)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ctta.adapt import Adapter
+from ctta.data import to_batch
+from ctta.streams import CLEAN, Source
+from ctta.streams.orders import Order, arrange
+
+
+class Forgetting:
+    """Clean error of an adapter's weights, with batch statistics and with the source model's statistics."""
+
+    def __init__(self, model: nn.Module, source: Source, images: int, batch_size: int) -> None:
+        order = arrange(np.asarray(source.labels), Order())[:images]
+        self.parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        self.model, self.source = model, source
+
+    def measure(self, adapter: Adapter) -> dict[str, Any]:
+        """Error in % under both statistics; the adapter is not changed."""
+        with_source = self._source_statistics(adapter)
+        wrong = {"clean_error": 0, "clean_error_source_statistics": 0}
+        for part in self.parts:
+            images = to_batch(self.source.images(CLEAN, part))
+            labels = torch.from_numpy(self.source.labels[part])
+            wrong["clean_error"] += int((adapter.predict(images).argmax(1).cpu() != labels).sum())
+            with torch.inference_mode():
+                wrong["clean_error_source_statistics"] += int((with_source(images).argmax(1) != labels).sum())
+        samples = sum(len(part) for part in self.parts)
+        return {name: 100 * count / samples for name, count in wrong.items()} | {"clean_samples": samples}
+
+    def _source_statistics(self, adapter: Adapter) -> nn.Module:
+        """Return the source model with the adapted weights and its own BatchNorm statistics."""
+        twin = copy.deepcopy(self.model).eval()
+        adapted = dict(adapter.freeze().named_parameters())
+        with torch.no_grad():
+            for name, parameter in twin.named_parameters():
+                if name in adapted:
+                    parameter.copy_(adapted[name])
+        return twin

@@ -1,0 +1,114 @@
+"""Run cells into a store: what is finished is never run again, what was killed goes on from its last snapshot."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
+
+import ctta
+from ctta.adapt import Adapter
+from ctta.bench.cell import Cell, Prepared, prepare
+from ctta.bench.forgetting import Forgetting
+from ctta.bench.store import Claim, Store
+from ctta.errors import CttaError
+from ctta.evaluation import BatchRow, measure, pass_seconds
+
+SNAPSHOT_SECONDS = 20.0
+"""Least time between two snapshots: what a kill can cost."""
+SNAPSHOT_SHARE = 0.01
+"""Most of the running time that snapshots may take; large states are saved less often."""
+
+UNIT_EVERY = 50
+"""Batches between two measurements of a bare forward pass, the unit of cost."""
+
+Watch = Callable[[Cell, BatchRow], None]
+"""Called after every batch; progress bars and trackers listen here."""
+
+
+def run_cell(
+    cell: Cell,
+    store: Store,
+    *,
+    watch: Watch | None = None,
+    snapshot_seconds: float = SNAPSHOT_SECONDS,
+) -> str | None:
+    """Run one cell to its end, or what is left of it; returns its key, or None if another runner has it.
+
+    Rows are bit-identical to those of an uninterrupted run, times and memory aside. An error is noted in the
+    store and raised; the rows before it stay, and the cell can be run again.
+    """
+    ready = prepare(cell)
+    claim = store.claim(ready.key, cell.name, ready.manifest, len(ready.stream))
+    if claim is None:
+        return ready.key if store.cell(ready.key).status == "done" else None
+    try:
+        _continue(ready, claim, store, watch, snapshot_seconds)
+    except CttaError as error:
+        store.fail(ready.key, f"{type(error).__name__}: {error}")
+        raise
+    except KeyboardInterrupt:
+        store.release(ready.key)
+        raise
+    return ready.key
+
+
+def _continue(ready: Prepared, claim: Claim, store: Store, watch: Watch | None, interval: float) -> None:
+    adapter = ctta.load(claim.snapshot, ready.model) if claim.snapshot else ready.adapter()
+    pending = _Pending(store, ready.key, adapter, interval)
+    for row, domain in rows_of(ready, adapter, claim.start):
+        pending.add(row, domain)
+        if watch is not None:
+            watch(ready.cell, row)
+    pending.flush(snapshot=False)
+    store.finish(ready.key)
+
+
+def rows_of(ready: Prepared, adapter: Adapter, start: int = 0) -> Iterator[tuple[BatchRow, dict[str, Any] | None]]:
+    """Rows of a cell from a batch on, each with what was measured after its domain, where one ended."""
+    stream, cell = ready.stream, ready.cell
+    forgetting = Forgetting(ready.model, stream.source, cell.clean, cell.batch_size) if cell.clean else None
+    for batch in stream.resume(start):
+        row = measure(adapter, batch)
+        if batch.index == start or batch.index % UNIT_EVERY == 0:
+            row = dataclasses.replace(row, unit=pass_seconds(ready.model, batch.images))
+        ended = _ends_domain(ready, row.batch)
+        measured = {"domain": row.domain, **forgetting.measure(adapter)} if ended and forgetting else None
+        yield row, measured
+
+
+def _ends_domain(ready: Prepared, batch: int) -> bool:
+    """Whether the next batch begins with another domain, or there is none."""
+    stream = ready.stream
+    end = int(stream.bounds[batch + 1])
+    return end == stream.samples or stream.domain_of[end] != stream.domain_of[end - 1]
+
+
+class _Pending:
+    """Rows that are not in the store yet: at most as many as a kill may cost."""
+
+    def __init__(self, store: Store, key: str, adapter: Adapter, interval: float) -> None:
+        self.store, self.key, self.adapter, self.interval = store, key, adapter, interval
+        self.rows: list[BatchRow] = []
+        self.domains: list[tuple[int, dict[str, Any]]] = []
+        self.since = perf_counter()
+
+    def add(self, row: BatchRow, domain: dict[str, Any] | None) -> None:
+        self.rows.append(row)
+        if domain is not None:
+            self.domains.append((row.batch, domain))
+        if perf_counter() - self.since >= self.interval:
+            self.flush(snapshot=True)
+
+    def flush(self, *, snapshot: bool) -> None:
+        """Put the rows into the store, with the state to go on from if there is more to come."""
+        start = perf_counter()
+        path = None
+        if snapshot:
+            path = self.store.snapshot_path(self.key, self.rows[-1].batch + 1)
+            self.adapter.save(path)
+        self.store.append(self.key, self.rows, self.domains, snapshot=path)
+        self.rows, self.domains = [], []
+        self.since = perf_counter()
+        self.interval = max(self.interval, (self.since - start) / SNAPSHOT_SHARE)

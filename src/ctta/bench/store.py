@@ -1,0 +1,331 @@
+"""The store: one SQLite file with the manifest, the domain rows and the batch rows of every cell.
+
+A cell is entered when a runner claims it; its rows appear in the same transaction as the snapshot from which it
+can go on, so whatever is killed, a cell's rows and its snapshot always belong together. Snapshots are files in a
+folder beside the store (`NAME.snapshots`); the store names the one that counts, the rest is swept away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctta.errors import StoreError
+from ctta.evaluation import BatchRow
+
+SCHEMA = (
+    """
+    CREATE TABLE cells (
+        key TEXT PRIMARY KEY, label TEXT NOT NULL, status TEXT NOT NULL, manifest TEXT NOT NULL,
+        total INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0, error TEXT,
+        owner TEXT, beat REAL, started REAL, finished REAL
+    );
+    CREATE TABLE batches (
+        key TEXT NOT NULL REFERENCES cells(key), batch INTEGER NOT NULL, row TEXT NOT NULL,
+        PRIMARY KEY (key, batch)
+    ) WITHOUT ROWID;
+    CREATE TABLE domains (
+        key TEXT NOT NULL REFERENCES cells(key), last INTEGER NOT NULL, row TEXT NOT NULL,
+        PRIMARY KEY (key, last)
+    ) WITHOUT ROWID;
+    """,
+    "ALTER TABLE cells ADD COLUMN snapshot TEXT;",
+)
+"""One step a version; a store of an older version is brought up by the steps it lacks."""
+
+LEASE = 120.0
+"""Seconds without a sign of life after which a cell of a runner on another machine may be taken over."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A cell that is ours to run: from which batch on, and the snapshot to continue from (None: the start)."""
+
+    key: str
+    start: int
+    snapshot: Path | None
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """One cell as the store knows it. `status` is running, done or failed; `done` counts batches."""
+
+    key: str
+    label: str
+    status: str
+    manifest: dict[str, Any]
+    total: int
+    done: int
+    error: str | None
+    started: float | None
+    finished: float | None
+
+
+class Store:
+    """Rows of many cells in one file; safe for many processes at once, readable while it is written.
+
+    The file must be on a local disk: SQLite's write-ahead log does not work over network file systems (the Ray
+    engine therefore keeps the store with the driver).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        self.path = Path(path)
+        self.read_only = read_only
+        if read_only and not self.path.is_file():
+            raise StoreError(f"There is no store {self.path}. `ctta bench --store {self.path}` makes one.")
+        with _speaking(self.path):
+            self.db = self._connect()
+            version = self.db.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(SCHEMA):
+            raise StoreError(
+                f"{self.path} was written by a newer ctta (schema {version}, this one knows {len(SCHEMA)}): "
+                "install a newer version."
+            )
+        if not read_only:
+            self._upgrade()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.read_only:
+            # a reader needs the -shm file beside the store; where it cannot be made, the file is read as it is
+            writable = os.access(self.path.parent, os.W_OK)
+            mode = "mode=ro" if writable else "mode=ro&immutable=1"
+            return sqlite3.connect(f"{self.path.absolute().as_uri()}?{mode}", uri=True, timeout=60)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        return db
+
+    def _upgrade(self) -> None:
+        with self._transaction() as db:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            for step in SCHEMA[version:]:
+                for statement in step.split(";"):  # executescript would end the transaction
+                    if statement.strip():
+                        db.execute(statement)
+            db.execute(f"PRAGMA user_version = {len(SCHEMA)}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing; the write lock is taken first, so that what is read inside stays true."""
+        if self.read_only:
+            raise StoreError(f"{self.path} was opened for reading only.")
+        with _speaking(self.path):
+            self.db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.db
+                self.db.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # a full disk has rolled back already
+                    self.db.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------- writing
+
+    def claim(self, key: str, label: str, manifest: dict[str, Any], total: int) -> Claim | None:
+        """Take a cell to run it; None if it is finished, or if a living runner has it."""
+        now = time.time()
+        with self._transaction() as db:
+            found = db.execute("SELECT status, owner, beat, snapshot FROM cells WHERE key = ?", (key,)).fetchone()
+            if found is None:
+                db.execute(
+                    "INSERT INTO cells (key, label, status, manifest, total, owner, beat, started) "
+                    "VALUES (?, ?, 'running', ?, ?, ?, ?, ?)",
+                    (key, label, json.dumps(manifest, sort_keys=True), total, _owner(), now, now),
+                )
+                return Claim(key, 0, None)
+            status, owner, beat, snapshot = found
+            if status == "done" or (status == "running" and _alive(owner, beat, now)):
+                return None
+            path = self.snapshots / snapshot if snapshot else None
+            if path is None or not path.is_file():
+                path = None
+            start = _batch_of(path) if path else 0
+            db.execute("DELETE FROM batches WHERE key = ? AND batch >= ?", (key, start))
+            db.execute("DELETE FROM domains WHERE key = ? AND last >= ?", (key, start))
+            db.execute(
+                "UPDATE cells SET status = 'running', owner = ?, beat = ?, done = ?, error = NULL WHERE key = ?",
+                (_owner(), now, start, key),
+            )
+            return Claim(key, start, path)
+
+    def append(
+        self,
+        key: str,
+        rows: Iterable[BatchRow],
+        domains: Iterable[tuple[int, dict[str, Any]]] = (),
+        *,
+        snapshot: Path | None = None,
+    ) -> None:
+        """Add rows of a running cell, what was measured after domains (by their last batch), and a snapshot.
+
+        A snapshot holds the state after the last of the rows; its name comes from `snapshot_path`.
+        """
+        batches = [(key, row.batch, json.dumps(row.to_dict())) for row in rows]
+        finished = [(key, last, json.dumps(row)) for last, row in domains]
+        with self._transaction() as db:
+            db.executemany("INSERT INTO batches (key, batch, row) VALUES (?, ?, ?)", batches)
+            db.executemany("INSERT INTO domains (key, last, row) VALUES (?, ?, ?)", finished)
+            db.execute(
+                "UPDATE cells SET done = done + ?, beat = ?, snapshot = coalesce(?, snapshot) WHERE key = ?",
+                (len(batches), time.time(), snapshot.name if snapshot else None, key),
+            )
+        if snapshot:
+            self.sweep(key, keep=snapshot.name)
+
+    def finish(self, key: str, summary: dict[str, Any] | None = None) -> None:
+        """Mark a cell as done; refuses one whose rows are not all there."""
+        with self._transaction() as db:
+            rows, total = db.execute(
+                "SELECT (SELECT count(*) FROM batches WHERE key = cells.key), total FROM cells WHERE key = ?",
+                (key,),
+            ).fetchone()
+            if rows != total:
+                raise StoreError(f"Cell {key} of {self.path} has {rows} of {total} rows and cannot be finished.")
+            manifest = json.loads(self._manifest(key)) | (summary or {})
+            db.execute(
+                "UPDATE cells SET status = 'done', owner = NULL, snapshot = NULL, finished = ?, manifest = ? "
+                "WHERE key = ?",
+                (time.time(), json.dumps(manifest, sort_keys=True), key),
+            )
+        self.sweep(key)
+
+    def fail(self, key: str, error: str) -> None:
+        """Note that a cell ended in an error; it may be claimed again."""
+        with self._transaction() as db:
+            db.execute("UPDATE cells SET status = 'failed', owner = NULL, error = ? WHERE key = ?", (error, key))
+
+    def release(self, key: str) -> None:
+        """Give a cell back without an error, as after Ctrl-C: the next runner continues it at once."""
+        with self._transaction() as db:
+            db.execute("UPDATE cells SET owner = NULL, beat = 0 WHERE key = ?", (key,))
+
+    def beat(self, key: str) -> None:
+        """Show that the runner of a cell lives."""
+        with self._transaction() as db:
+            db.execute("UPDATE cells SET beat = ? WHERE key = ?", (time.time(), key))
+
+    @property
+    def snapshots(self) -> Path:
+        """Folder of the snapshots of unfinished cells."""
+        return self.path.with_name(self.path.name + ".snapshots")
+
+    def snapshot_path(self, key: str, batch: int) -> Path:
+        """Where the state before a batch of a cell is kept."""
+        self.snapshots.mkdir(exist_ok=True)
+        return self.snapshots / f"{key}-{batch}.safetensors"
+
+    def sweep(self, key: str, keep: str | None = None) -> None:
+        """Remove the snapshots of a cell that no longer count."""
+        for path in self.snapshots.glob(f"{key}-*"):
+            if path.name != keep:
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not there, or not empty
+            self.snapshots.rmdir()
+
+    # ---------------------------------------------------------------- reading
+
+    def cells(self, status: str | None = None) -> list[CellRecord]:
+        """All cells, or those of one status, in the order they were begun."""
+        with _speaking(self.path):
+            found = self.db.execute(
+                "SELECT key, label, status, manifest, total, done, error, started, finished FROM cells "
+                "WHERE status = coalesce(?, status) ORDER BY started, key",
+                (status,),
+            ).fetchall()
+        return [
+            CellRecord(key, label, state, json.loads(manifest), *rest)
+            for key, label, state, manifest, *rest in found
+        ]
+
+    def cell(self, key: str) -> CellRecord:
+        """One cell by its key."""
+        for record in self.cells():
+            if record.key == key:
+                return record
+        raise StoreError(f"{self.path} has no cell {key}.")
+
+    def batches(self, key: str) -> list[BatchRow]:
+        """The rows of a cell, in order."""
+        with _speaking(self.path):
+            found = self.db.execute("SELECT row FROM batches WHERE key = ? ORDER BY batch", (key,)).fetchall()
+        return [BatchRow.from_dict(json.loads(text)) for (text,) in found]
+
+    def domains(self, key: str) -> list[dict[str, Any]]:
+        """What was measured after each domain of a cell, in order."""
+        with _speaking(self.path):
+            found = self.db.execute("SELECT row FROM domains WHERE key = ? ORDER BY last", (key,)).fetchall()
+        return [json.loads(text) for (text,) in found]
+
+    def _manifest(self, key: str) -> str:
+        text: str = self.db.execute("SELECT manifest FROM cells WHERE key = ?", (key,)).fetchone()[0]
+        return text
+
+
+@contextlib.contextmanager
+def _speaking(path: Path) -> Iterator[None]:
+    """Say what is wrong with the store in words, with what to do about it."""
+    try:
+        yield
+    except (sqlite3.Error, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+        text = str(error)
+        if "full" in text:
+            cure = "The disk is full: make room and run the same command again; the rows so far are safe."
+        elif "readonly" in text or isinstance(error, PermissionError):
+            cure = "It cannot be written: give yourself the right to, or name another store."
+        elif "locked" in text:
+            cure = "Another process has held it for a minute: wait for it, or stop it."
+        elif "not a database" in text or "malformed" in text:
+            cure = "It is not a store of ctta, or it is damaged: name another file."
+        else:
+            cure = "Check the path and the rights."
+        raise StoreError(f"{path}: {text}. {cure}") from error
+
+
+def _batch_of(snapshot: Path) -> int:
+    return int(snapshot.stem.rpartition("-")[2])
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{_birth(os.getpid())}"
+
+
+def _alive(owner: str | None, beat: float | None, now: float) -> bool:
+    """Whether a runner still works on its cell: its process if it is on this machine, else its sign of life."""
+    if not owner:
+        return False
+    host, pid, birth = owner.rsplit(":", 2)
+    if host != socket.gethostname():
+        return beat is not None and now - beat < LEASE
+    return _birth(int(pid)) == birth
+
+
+def _birth(pid: int) -> str:
+    """When a process began, so that a number used again is not taken for it; "" if it is not there."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except OSError:
+        pass
+    try:  # no /proc: alive or not is all that can be said
+        os.kill(pid, 0)
+    except OSError:
+        return ""
+    return "alive"
