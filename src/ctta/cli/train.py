@@ -32,9 +32,14 @@ def recipe_options(command: Any) -> Any:
 @click.argument("arch")
 @click.argument("data")
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--init",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Weights to start from (another cycle of the same architecture) instead of random ones.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: torch's choice).")
 @recipe_options
-def command(arch: str, data: str, out: Path, threads: int | None, **recipe: Any) -> None:
+def command(arch: str, data: str, out: Path, init: Path | None, threads: int | None, **recipe: Any) -> None:
     """Train ARCH on DATA (cifar10, cifar100, or a folder of images by class) and write the weights to OUT.
 
     The run is saved beside OUT after every epoch (OUT.run); the same command continues it. A manifest (OUT with
@@ -44,7 +49,7 @@ def command(arch: str, data: str, out: Path, threads: int | None, **recipe: Any)
     """
     import torch
 
-    from ctta.models import weight_hash
+    from ctta.models import load, weight_hash
     from ctta.train import error_rate, load_split, new_model, train
 
     if threads:
@@ -52,6 +57,9 @@ def command(arch: str, data: str, out: Path, threads: int | None, **recipe: Any)
     settings = build(TrainSettings, recipe, owner="train")
     split = load_split(data)
     model = new_model(arch, split.classes, settings.seed)
+    begun = weight_hash(load(arch, init)) if init else None
+    if init:
+        model.load_state_dict(load(arch, init).state_dict())  # a strict load: another architecture is refused
     console = Console(stderr=True)
     with step_bar(console) as progress:
         task = progress.add_task("training", total=None)
@@ -71,6 +79,7 @@ def command(arch: str, data: str, out: Path, threads: int | None, **recipe: Any)
         "classes": split.classes,
         "data": data,
         "recipe": dataclasses.asdict(settings),
+        "init": {"weight_hash": begun, "manifest": _manifest_of(init)} if init else None,
         "clean_test_error": error,
         "weight_hash": weight_hash(model),
         "ctta": __version__,
@@ -80,6 +89,12 @@ def command(arch: str, data: str, out: Path, threads: int | None, **recipe: Any)
     write_weights(model, out, manifest)
     resume.unlink()
     click.echo(f"clean test error {100 * error:.2f} %, weights in {out}")
+
+
+def _manifest_of(weights: Path) -> Any:
+    """Return how the weights a run began with were made, if that is written beside them."""
+    path = weights.with_suffix(".json")
+    return json.loads(path.read_text()) if path.is_file() else None
 
 
 def write_weights(model: Any, out: Path, manifest: dict[str, Any]) -> None:
