@@ -98,6 +98,7 @@ def prepare(cell: Cell) -> Prepared:
         cell.corruptions,
         json.dumps(dict(cell.stream), sort_keys=True),
         cell.seed if cell.data in ("embedded", "cifar10", "cifar100") else 0,
+        clean=cell.clean > 0,
     )
     settings = dataclasses.asdict(find(cell.method).resolve(cell.preset, cell.settings))
     identity = {
@@ -158,6 +159,7 @@ def _stream(
     corruptions: tuple[str, ...] | None,
     options: str,
     seed: int,
+    clean: bool,
 ) -> streams.Stream:
     chosen: dict[str, Any] = {"batch_size": batch_size, "images": images, **json.loads(options)}
     if isinstance(chosen.get("order"), str):
@@ -166,4 +168,4 @@ def _stream(
         chosen["corruptions"] = list(corruptions)
     if setting != "gradual":
         chosen["severity"] = severity
-    return streams.make(setting, source_from(data, None, seed), **chosen)
+    return streams.make(setting, source_from(data, None, seed, clean), **chosen)

@@ -12,7 +12,7 @@ import yaml
 from torch import nn
 
 from ctta import models, streams
-from ctta.data import cifar10, cifar100, domains, image_folder
+from ctta.data import Dataset, cifar10, cifar100, domains, image_folder
 from ctta.errors import DataError, ModelError, SettingError
 
 BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "tiny-imagenet-c")
@@ -43,12 +43,15 @@ def names_in(file: Path) -> dict[str, Any]:
     return vars(module)
 
 
-def source_from(data: str, profile: str | None, seed: int) -> streams.Source:
-    """Return images in domains: `embedded`, a benchmark, or clean ones (cifar10, cifar100, folder) to corrupt."""
+def source_from(data: str, profile: str | None, seed: int, clean: bool = False) -> streams.Source:
+    """Return images in domains: `embedded`, a benchmark, or clean ones (cifar10, cifar100, folder) to corrupt.
+
+    `clean`: a benchmark must come with its clean test images too.
+    """
     if data == "embedded":
         return streams.embedded(seed)
     if data in BENCHMARKS:
-        return domains(data)
+        return domains(data, clean=clean_images(data) if clean else None)
     if data in ("cifar10", "cifar100"):
         return streams.Corrupted({"cifar10": cifar10, "cifar100": cifar100}[data](), profile="cifar", seed=seed)
     if Path(data).is_dir():
@@ -58,6 +61,14 @@ def source_from(data: str, profile: str | None, seed: int) -> streams.Source:
         )
     known = ", ".join(("embedded", "cifar10", "cifar100", *BENCHMARKS))
     raise DataError(f"Expected `data` to be one of {known} or a folder of images by class, but got {data!r}.")
+
+
+def clean_images(benchmark: str) -> Dataset:
+    """Return the clean test images a benchmark was made from, in its order."""
+    known = {"cifar10-c": cifar10, "cifar100-c": cifar100}
+    if benchmark not in known:
+        raise DataError(f"The clean images of {benchmark} are not in the data folder, and ctta cannot fetch them.")
+    return known[benchmark]()
 
 
 def fitting_profile(size: int) -> str:

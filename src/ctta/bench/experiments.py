@@ -1,0 +1,424 @@
+"""From an experiment of the paper to cells, and from finished cells back to its tables.
+
+Each experiment runs on the paper's models and datasets where they are in the data folder; what is missing is
+said with the command that brings it, and never replaced. Only who asks for a substitute (the embedded model and
+images) gets one, and then every title says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ctta.bench import tables
+from ctta.bench.cell import Cell
+from ctta.bench.published import Benchmark, Experiment, Line
+from ctta.bench.resolve import clean_images
+from ctta.bench.runner import Watch, run_cell
+from ctta.bench.store import Store
+from ctta.bench.summary import summarise
+from ctta.bench.tables import Entry, Table
+from ctta.corruptions import CORRUPTIONS
+from ctta.data import MissingError, cache_folder, catalogue, domains
+from ctta.data.get import present
+from ctta.errors import CttaError, DataError, SettingError
+from ctta.methods import list_methods
+
+EMBEDDED = "embedded"
+SUBSTITUTE_BATCH = 200
+SPOKEN = {
+    "wrn-28-10": "WRN-28-10",
+    "resnext-29": "ResNeXt-29",
+    "resnet-50": "ResNet-50",
+    "cifar10-c": "CIFAR-10-C",
+    "cifar100-c": "CIFAR-100-C",
+    "imagenet-c": "ImageNet-C",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an experiment is run: on the paper's models and data unless said otherwise."""
+
+    dataset: str | None = None
+    """One of the paper's datasets, or `embedded`; None: all of the experiment's."""
+    model: str | None = None
+    """A model in the place of the paper's; `embedded:` brings its images with it."""
+    weights: str | None = None
+    images: int | None = None
+    corruptions: tuple[str, ...] | None = None
+    batch_size: int | None = None
+    seeds: tuple[int, ...] = (0,)
+
+    @property
+    def data(self) -> str | None:
+        """Images in the place of the paper's, None where the paper's are used."""
+        own_images = self.dataset is None and self.model is not None and self.model.startswith("embedded:")
+        return EMBEDDED if self.dataset == EMBEDDED or own_images else None
+
+    @property
+    def labels(self) -> list[str]:
+        """What every title must say: in which way this is not the paper's experiment."""
+        model = self.model or ("embedded:" if self.data else None)
+        words = []
+        if self.data and model and model.startswith("embedded:"):
+            words.append("embedded model and images, not the paper's")
+        elif self.data:
+            words.append(f"model {model} on embedded images, not the paper's")
+        elif model:
+            words.append(f"model {model}, not the paper's")
+        if self.images is not None:
+            words.append(f"a slice: {self.images} images per domain")
+        if self.corruptions is not None:
+            words.append(
+                f"{len(self.corruptions)} of {len(CORRUPTIONS)} corruptions: {', '.join(self.corruptions)}"
+            )
+        if self.batch_size is not None:
+            words.append(f"batches of {self.batch_size}")
+        return words
+
+    @property
+    def tag(self) -> str:
+        """A few words for file names, empty for the paper's own experiment."""
+        parts = [self.dataset or "", Path(self.model.rstrip(":")).name if self.model else ""]
+        parts += [f"{self.images}-images"] if self.images is not None else []
+        parts += [f"{len(self.corruptions)}-corruptions"] if self.corruptions is not None else []
+        parts += [f"batch-{self.batch_size}"] if self.batch_size is not None else []
+        return ".".join("".join(c if c.isalnum() or c in "-_" else "-" for c in part) for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something a cell needs and this machine lacks, and the command that brings it (empty: there is none)."""
+
+    what: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        return f"needs {self.what}" + (f", get them with: {self.command}" if self.command else "")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One cell of an experiment, beside the published numbers of `paper`, or why it cannot run."""
+
+    shown: str
+    """What the tables call the dataset."""
+    paper: str
+    line: Line
+    cell: Cell
+    needs: tuple[Need, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The key of a finished cell, or why there is none."""
+
+    key: str | None
+    reason: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A row without numbers and why, with the commands that would change that."""
+
+    dataset: str
+    label: str
+    seed: int
+    reason: str
+    commands: tuple[str, ...] = ()
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What an experiment came to."""
+
+    experiment: Experiment
+    title: str
+    tables: tuple[Table, ...]
+    not_run: tuple[NotRun, ...]
+    keys: dict[str, list[str]] = field(default_factory=dict)
+    """The store's keys behind every row, "dataset / label"."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON-ready data."""
+        return {
+            "experiment": self.experiment.name,
+            "title": self.title,
+            "place": self.experiment.place,
+            "tables": [table.to_dict() for table in self.tables],
+            "not_run": [vars(item) | {"commands": list(item.commands)} for item in self.not_run],
+            "cells": self.keys,
+        }
+
+    @property
+    def markdown(self) -> str:
+        """All tables on one page."""
+        return "\n".join([f"## {self.title}", "", *(table.markdown() for table in self.tables)])
+
+    @property
+    def latex(self) -> str:
+        """All tables, for a document that uses booktabs."""
+        return "\n".join(table.latex() for table in self.tables)
+
+
+# ---------------------------------------------------------------- from the paper to cells
+
+
+def plan(experiment: Experiment, options: Options) -> list[Planned]:
+    """All cells of an experiment, in the order of its table, seeds last."""
+    out = []
+    for paper, benchmark in _chosen(experiment, options).items():
+        needs = _needs(experiment, paper, benchmark, options)
+        for line in experiment.lines(paper):
+            for seed in options.seeds:
+                cell = _cell(experiment, paper, benchmark, line, seed, options)
+                out.append(Planned(options.data or paper, paper, line, cell, needs))
+    return out
+
+
+def _chosen(experiment: Experiment, options: Options) -> dict[str, Benchmark]:
+    """Datasets to run; a substitute stands in for the first one."""
+    datasets = dict(experiment.datasets)
+    if options.data:
+        first = next(iter(datasets))
+        return {first: datasets[first]}
+    if options.dataset is None:
+        return datasets
+    if options.dataset not in datasets:
+        raise SettingError(
+            f"Experiment {experiment.name} is about {', '.join(datasets)}, not {options.dataset}: choose one of "
+            f"them, or {EMBEDDED} for the images that come with the package."
+        )
+    return {options.dataset: datasets[options.dataset]}
+
+
+def _cell(
+    experiment: Experiment, paper: str, benchmark: Benchmark, line: Line, seed: int, options: Options
+) -> Cell:
+    model, weights = options.model, options.weights
+    if model is None and options.data:
+        model = "embedded:"
+    if model is None:
+        found = _weights(benchmark.model)
+        model, weights = benchmark.model, str(found) if found else None
+    size = options.batch_size or (SUBSTITUTE_BATCH if options.data else benchmark.batch_size)
+    return Cell(
+        line.method,
+        model=model,
+        weights=weights,
+        data=options.data or paper,
+        setting=experiment.setting,
+        preset=preset_for(line.method, options.data or paper),
+        settings=dict(line.settings),
+        seed=seed,
+        images=options.images,
+        batch_size=size,
+        corruptions=options.corruptions,
+        clean=min(benchmark.clean, options.images or benchmark.clean),
+        label=line.label,
+    )
+
+
+def preset_for(method: str, data: str) -> str:
+    """Preset of a method for a dataset; one without a preset `embedded` is run with that of CIFAR-10-C."""
+    presets = next((entry.presets for entry in list_methods() if entry.name == method), {})
+    return "cifar10-c" if data == EMBEDDED and EMBEDDED not in presets else data
+
+
+# ---------------------------------------------------------------- what must be there
+
+
+def _needs(experiment: Experiment, paper: str, benchmark: Benchmark, options: Options) -> tuple[Need, ...]:
+    needs = []
+    if options.model is None and not options.data and _weights(benchmark.model) is None:
+        needs.append(Need(f"{SPOKEN[benchmark.model]} weights", f"ctta data get {benchmark.model}"))
+    if not options.data:
+        severities = (1, 2, 3, 4, 5) if experiment.setting == "gradual" else (5,)
+        needs += _missing_images(paper, options.corruptions or CORRUPTIONS, severities)
+        if benchmark.clean:
+            needs += _missing_clean(paper)
+    return tuple(needs)
+
+
+def _weights(model: str) -> Path | None:
+    """Where the checkpoint of a model is in the data folder."""
+    return present(catalogue.find(model).parts[0], cache_folder())
+
+
+def _missing_images(dataset: str, corruptions: Sequence[str], severities: Sequence[int]) -> list[Need]:
+    benchmark, missing = domains(dataset), []
+    for corruption in corruptions:
+        for severity in severities:
+            try:
+                benchmark.domain(corruption, severity)
+            except MissingError:
+                missing.append(f"{corruption}-{severity}")
+            except DataError as error:  # there, but not as it should be: its own words say what to do
+                return [Need(f"another look at {SPOKEN[dataset]}: {error}")]
+    if not missing:
+        return []
+    some = "" if len(missing) == len(corruptions) * len(severities) else f" ({', '.join(missing)})"
+    return [Need(f"{SPOKEN[dataset]} images{some}", f"ctta data get {dataset}")]
+
+
+def _missing_clean(dataset: str) -> list[Need]:
+    try:
+        clean_images(dataset)
+    except DataError as error:
+        clean = dataset.removesuffix("-c")
+        if clean in {entry.name for entry in catalogue.ENTRIES}:
+            return [Need(f"clean {SPOKEN[dataset].removesuffix('-C')} images", f"ctta data get {clean}")]
+        return [Need(f"clean images: {error}")]
+    return []
+
+
+# ---------------------------------------------------------------- running
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    store: Store,
+    watch: Watch | None = None,
+    ended: Callable[[Cell, Outcome], None] | None = None,
+) -> list[Outcome]:
+    """Run cells one after another into a store; what is done already is not run again."""
+    outcomes = []
+    for cell in cells:
+        try:
+            key = run_cell(cell, store, watch=watch)
+        except CttaError as error:
+            outcome = Outcome(None, f"failed: {error}", failed=True)
+        else:
+            busy = "in work in another process: run the same command again when it is done"
+            outcome = Outcome(key) if key else Outcome(None, busy)
+        outcomes.append(outcome)
+        if ended is not None:
+            ended(cell, outcome)
+    return outcomes
+
+
+def reproduce(
+    experiment: Experiment,
+    options: Options,
+    store: Store,
+    watch: Watch | None = None,
+    ended: Callable[[Cell, Outcome], None] | None = None,
+) -> Reproduction:
+    """Run what can be run of an experiment, or what is left of it, and make its tables."""
+    planned = plan(experiment, options)
+    runnable = [item.cell for item in planned if not item.needs]
+    finished = iter(run_cells(runnable, store, watch, ended))
+    outcomes = [Outcome(None, _reason(item)) if item.needs else next(finished) for item in planned]
+    return _reproduction(experiment, options, store, planned, outcomes)
+
+
+def _reason(item: Planned) -> str:
+    return "not run: " + "; ".join(map(str, item.needs))
+
+
+# ---------------------------------------------------------------- from cells to tables
+
+
+def _reproduction(
+    experiment: Experiment, options: Options, store: Store, planned: Sequence[Planned], outcomes: Sequence[Outcome]
+) -> Reproduction:
+    pairs = list(zip(planned, outcomes, strict=True))
+    entries, keys = [], {}
+    for shown, paper, label in dict.fromkeys((p.shown, p.paper, p.line.label) for p in planned):
+        mine = [(p, o) for p, o in pairs if (p.shown, p.line.label) == (shown, label)]
+        found = [o.key for _, o in mine if o.key]
+        runs = tuple(summarise(store, store.cell(key)) for key in found)
+        entries.append(Entry(shown, label, runs, experiment.beside(mine[0][0].line, paper)))
+        keys[f"{shown} / {label}"] = found
+    not_run = tuple(
+        NotRun(
+            p.shown,
+            p.line.label,
+            p.cell.seed,
+            o.reason,
+            tuple(need.command for need in p.needs if need.command),
+            o.failed,
+        )
+        for p, o in pairs
+        if o.key is None
+    )
+    words = f" [{'; '.join(options.labels)}]" if options.labels else ""
+    title = f"{experiment.place}: {experiment.title}{words}"
+    notes = [*_why(not_run, len(planned)), *_about(experiment, planned, options), *experiment.notes]
+    made = _tables(experiment, title, entries, notes, options)
+    return Reproduction(experiment, title, made, not_run, keys)
+
+
+def _why(not_run: Sequence[NotRun], planned: int) -> list[str]:
+    """One note a reason, with the rows it concerns."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for item in not_run:
+        groups.setdefault((item.dataset, item.reason), []).append(item.label)
+    out = []
+    for (dataset, reason), labels in groups.items():
+        which = "" if len(labels) == planned else f" ({', '.join(dict.fromkeys(labels))})"
+        out.append(f"{dataset}{which}: {reason}")
+    return out
+
+
+def _about(experiment: Experiment, planned: Sequence[Planned], options: Options) -> list[str]:
+    """What a reader must know of this run beyond the title."""
+    out = []
+    if options.data and experiment.published:
+        name = SPOKEN[planned[0].paper]
+        out.append(f"The paper's numbers beside ours are those of {name}: another model, other images.")
+    if options.data:
+        other = sorted({item.line.method for item in planned if item.cell.preset != EMBEDDED})
+        if other:
+            out.append(
+                f"Settings of the preset cifar10-c, for want of one for the embedded model: {', '.join(other)}."
+            )
+    out += [
+        f"{SPOKEN[name]}: images made here (ctta data make), other draws than the published files."
+        for name in dict.fromkeys(item.paper for item in planned if not options.data and not item.needs)
+        if _was_made(name)
+    ]
+    if len(options.seeds) > 1:
+        out.append(f"Mean over the seeds {', '.join(map(str, options.seeds))}.")
+    return out
+
+
+def _was_made(dataset: str) -> bool:
+    folder = cache_folder() / "made" / catalogue.find(dataset).folder
+    official = present(catalogue.find(dataset).parts[0], cache_folder())
+    return folder.is_dir() and official is None
+
+
+def _tables(
+    experiment: Experiment, title: str, entries: list[Entry], notes: list[str], options: Options
+) -> tuple[Table, ...]:
+    name, view = experiment.name, experiment.view
+    if view == "corruptions":
+        wanted = options.corruptions or CORRUPTIONS
+        return (
+            tables.means(name, title, entries, notes),
+            tables.corruptions(f"{name}-corruptions", f"{title}, per corruption", entries, wanted),
+            tables.calibration(f"{name}-calibration", f"{title}, calibration", entries),
+        )
+    if view == "importance":
+        return tuple(
+            tables.importance(
+                f"{name}-{entry.dataset}", f"{title}, {entry.dataset}", entry, experiment.domains, notes
+            )
+            for entry in entries
+        )
+    if view == "sweep":
+        return (tables.sweep(name, title, entries, notes, experiment.nondecreasing),)
+    if view == "cost":
+        return (tables.cost(name, title, entries, experiment.reference, notes),)
+    if view == "shares":
+        return (tables.shares(name, title, entries, notes),)
+    if view == "forgetting":
+        return (tables.forgetting(name, title, entries, notes),)
+    make = tables.gradual if experiment.setting == "gradual" else tables.means
+    return (make(name, title, entries, notes),)

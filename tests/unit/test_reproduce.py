@@ -1,0 +1,234 @@
+"""`ctta reproduce`: what can run runs and continues, what cannot says why, and every substitute is labelled."""
+
+import json
+import sqlite3
+
+import pytest
+from click.testing import CliRunner
+
+from ctta.bench.experiments import Need, Options, plan, preset_for
+from ctta.bench.published import NAMES, experiment
+from ctta.bench.resolve import source_from
+from ctta.cli import cli
+from ctta.data import catalogue
+from ctta.errors import DataError, SettingError
+
+MODEL = """
+import torch
+from ctta.models import build
+
+def make():
+    torch.manual_seed(0)
+    return build("wrn-10-1").eval()
+"""
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    """A data folder with nothing in it."""
+    monkeypatch.setenv("CTTA_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def stand_in(tmp_path, empty):
+    """Words for a run of seconds: an untrained model, two corruptions, four images."""
+    (tmp_path / "own.py").write_text(MODEL)
+    return (
+        *("--model", f"{tmp_path / 'own.py'}:make", "--dataset", "embedded", "--corruptions", "fog,contrast"),
+        *("--images", "4", "--batch-size", "4", "--store", str(tmp_path / "r.sqlite")),
+    )
+
+
+def call(*words, code=0):
+    result = CliRunner().invoke(cli, ["reproduce", *words], catch_exceptions=False)
+    assert code is None or result.exit_code == code, result.output
+    return result
+
+
+def count(path, table):
+    db = sqlite3.connect(path)
+    try:
+        return db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    finally:
+        db.close()
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_without_weights_and_images_every_cell_says_what_it_needs_and_how_to_get_it(empty):
+    for item in plan(experiment("gtta"), Options()):
+        model = experiment("gtta").datasets[item.paper].model
+        assert item.needs[0].command == f"ctta data get {model}"
+        assert item.needs[1].command == f"ctta data get {item.paper}"
+    first = plan(experiment("table1"), Options())[0].needs[0]
+    assert str(first) == "needs WRN-28-10 weights, get them with: ctta data get wrn-28-10"
+    assert first == Need("WRN-28-10 weights", "ctta data get wrn-28-10")
+
+
+def test_weights_in_the_data_folder_are_used(empty):
+    archive = catalogue.find("resnext-29").parts[0][0]
+    path = empty / archive.folder / archive.name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"weights")
+    item = plan(experiment("table2"), Options())[0]
+    assert (item.cell.model, item.cell.weights) == ("resnext-29", str(path))
+    assert [need.command for need in item.needs] == ["ctta data get cifar100-c"]
+
+
+def test_forgetting_needs_the_clean_images_too(empty):
+    needs = {
+        item.paper: [need.command for need in item.needs] for item in plan(experiment("forgetting"), Options())
+    }
+    assert needs["cifar10-c"][-1] == "ctta data get cifar10"
+    assert needs["cifar100-c"][-1] == "ctta data get cifar100"
+    with pytest.raises(DataError, match="ctta data get cifar10"):
+        source_from("cifar10-c", None, 0, clean=True)
+    with pytest.raises(DataError, match="cannot fetch"):
+        source_from("imagenet-c", None, 0, clean=True)
+
+
+def test_cells_carry_the_papers_protocol(empty):
+    cells = {
+        item.paper: item.cell for item in plan(experiment("optimizers"), Options()) if item.line.row == "LARS"
+    }
+    assert {name: (c.batch_size, c.preset, c.data) for name, c in cells.items()} == {
+        "cifar10-c": (200, "cifar10-c", "cifar10-c"),
+        "cifar100-c": (200, "cifar100-c", "cifar100-c"),
+        "imagenet-c": (64, "imagenet-c", "imagenet-c"),
+    }
+    assert cells["cifar10-c"].settings["lr_scheme"] == "lars"
+    assert all(c.severity == 5 and c.images is None and c.seed == 0 for c in cells.values())
+    assert {item.cell.setting for item in plan(experiment("gtta"), Options())} == {"gradual"}
+    assert {item.cell.setting for item in plan(experiment("mixed"), Options())} == {"mixed"}
+    clean = {item.paper: item.cell.clean for item in plan(experiment("forgetting"), Options())}
+    assert clean == {"cifar10-c": 10_000, "cifar100-c": 10_000, "imagenet-c": 5_000}
+
+
+def test_seeds_multiply_the_cells_and_a_slice_cuts_the_clean_images_too(empty):
+    planned = plan(experiment("forgetting"), Options(dataset="embedded", images=50, seeds=(3, 4)))
+    assert [(item.line.label, item.cell.seed) for item in planned][:2] == [
+        ("Source (batch statistics)", 3),
+        ("Source (batch statistics)", 4),
+    ]
+    assert {(item.cell.images, item.cell.clean) for item in planned} == {(50, 50)}
+
+
+@pytest.mark.parametrize("options", [Options(dataset="embedded"), Options(model="embedded:")])
+def test_either_word_brings_the_embedded_model_and_images_and_needs_nothing(options, empty):
+    for name in NAMES:
+        planned = plan(experiment(name), options)
+        assert {(item.cell.model, item.cell.data, item.shown) for item in planned} == {
+            ("embedded:", "embedded", "embedded")
+        }
+        assert not any(item.needs for item in planned)
+        assert all(item.cell.preset == preset_for(item.line.method, "embedded") for item in planned)
+        assert {item.cell.batch_size for item in planned} == {200}
+
+
+def test_tables_1_to_3_share_their_cells_on_the_embedded_model(empty):
+    options = Options(dataset="embedded")
+    first, third = (plan(experiment(name), options) for name in ("table1", "table3"))
+    assert [item.cell for item in first] == [item.cell for item in third]
+
+
+def test_one_dataset_can_be_chosen_and_a_foreign_one_is_refused(empty):
+    assert {item.paper for item in plan(experiment("lambda"), Options(dataset="cifar100-c"))} == {"cifar100-c"}
+    with pytest.raises(SettingError, match="table2 is about cifar100-c, not cifar10-c"):
+        plan(experiment("table2"), Options(dataset="cifar10-c"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (Options(), []),
+        (Options(dataset="cifar10-c"), []),
+        (Options(dataset="embedded"), ["embedded model and images, not the paper's"]),
+        (Options(model="embedded:"), ["embedded model and images, not the paper's"]),
+        (Options(model="a.py:f", dataset="embedded"), ["model a.py:f on embedded images, not the paper's"]),
+        (Options(model="a.py:f"), ["model a.py:f, not the paper's"]),
+        (Options(images=9), ["a slice: 9 images per domain"]),
+        (Options(corruptions=("fog",), batch_size=8), ["1 of 15 corruptions: fog", "batches of 8"]),
+    ],
+)
+def test_whatever_is_not_the_papers_experiment_is_labelled_and_filed_apart(options, words):
+    assert options.labels == words
+    assert bool(options.tag) == bool(words) or options.dataset == "cifar10-c"
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_list_names_every_experiment_and_json_carries_the_published_numbers():
+    text = call("--list").stdout
+    assert all(name in text for name in NAMES)
+    found = {item["name"]: item for item in json.loads(call("--list", "--json").stdout)}
+    assert found["table1"]["published"]["cifar10-c"]["PALM"]["mean"] == 15.5
+
+
+def test_what_cannot_run_is_said_with_the_command_and_no_number_of_ours(empty, tmp_path):
+    found = call("table1", "--store", str(tmp_path / "r.sqlite"), code=3)
+    assert "not run: needs WRN-28-10 weights, get them with: ctta data get wrn-28-10" in found.stdout
+    data = json.loads(call("table1", "--store", str(tmp_path / "r.sqlite"), "--json", code=3).stdout)
+    table = data["experiments"][0]["tables"][0]
+    assert {line[2] for line in table["rows"]} == {"not run"}
+    assert {line[4] for line in table["rows"]} == {None}
+    assert data["experiments"][0]["not_run"][0]["commands"] == [
+        "ctta data get wrn-28-10",
+        "ctta data get cifar10-c",
+    ]
+    assert count(tmp_path / "r.sqlite", "cells") == 0
+
+
+def test_no_experiment_an_unknown_one_and_weights_without_a_model_are_refused(empty, tmp_path):
+    assert "Name an experiment" in call(code=2).output
+    assert "--weights are those of --model" in call("table1", "--weights", "x.pt", code=2).output
+    assert "expected whole numbers" in call("table1", "--seeds", "one", code=2).output
+    with pytest.raises(SettingError, match="There is no experiment `tabel1`"):
+        call("tabel1")
+
+
+def test_an_experiment_runs_continues_and_is_saved_beside_the_store(stand_in, tmp_path):
+    store = tmp_path / "r.sqlite"
+    first = json.loads(call("pseudo-labels", *stand_in, "--seeds", "0,1", "--json", code=None).stdout)
+    rows = count(store, "batches")
+    found = first["experiments"][0]
+    assert "own.py:make on embedded images, not the paper's; a slice: 4 images per domain" in found["title"]
+    assert "2 of 15 corruptions: fog, contrast" in found["title"]
+    table = found["tables"][0]
+    palm = next(line for line in table["rows"] if line[1] == "PALM")
+    ours, std, worst, paper, difference = palm[2:]
+    assert table["columns"][2:] == ["ours", "std", "worst", "paper", "difference"]
+    assert 0 <= ours <= worst <= 100
+    assert std >= 0
+    assert (paper, difference) == (15.5, pytest.approx(ours - 15.5))
+    assert len(found["cells"]["embedded / PALM"]) == 2
+    again = json.loads(call("pseudo-labels", *stand_in, "--seeds", "0,1", "--json", code=None).stdout)
+    assert again == first
+    assert count(store, "batches") == rows
+    saved = {path.suffix for path in (tmp_path / "r.tables").iterdir()}
+    assert saved == {".md", ".tex", ".csv"}
+    assert all("4-images" in path.name for path in (tmp_path / "r.tables").iterdir())
+
+
+def test_all_runs_from_end_to_end_without_a_person(stand_in, tmp_path):
+    result = call("all", *stand_in, "--json", code=None)
+    found = {item["experiment"]: item for item in json.loads(result.stdout)["experiments"]}
+    assert tuple(found) == NAMES
+    for name, item in found.items():
+        assert "not the paper's; a slice: 4 images per domain" in item["title"]
+        for table in item["tables"]:
+            assert "not the paper's" in table["title"]
+        for missing in item["not_run"]:  # only what this build has no code for
+            assert "There is no method" in missing["reason"] or "no setting" in missing["reason"], missing
+        assert (tmp_path / "r.tables" / f"{name}.embedded.own-py-make.4-images.2-corruptions.batch-4.md").is_file()
+    assert result.exit_code == (1 if any(item["not_run"] for item in found.values()) else 0)
+    for name in ("table1", "gtta", "adapted", "lambda", "temperature", "alpha", "forgetting", "mixed"):
+        done = [line for line in found[name]["tables"][0]["rows"] if line[2] != "not run"]
+        assert done, name
+    assert found["importance"]["tables"][0]["rows"][0][0] == "conv1"
+    assert any("Selected share" in note for note in found["temperature"]["tables"][0]["notes"])
+    assert len(json.loads(result.stdout)["experiments"][0]["tables"]) == 3
+    assert "table1: PALM on embedded, seed 0: error" in result.stderr
+    assert "table2: PALM on embedded, seed 0: done before" in result.stderr
