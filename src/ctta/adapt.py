@@ -25,6 +25,7 @@ from ctta.augment import CUSTOM, NAMED, Augmentation, choose
 from ctta.errors import AugmentError, ModelError, NonFiniteError, SettingError, StateError
 from ctta.inputs import InputGuard
 from ctta.methods.base import Augment, Method
+from ctta.methods.copies import cached_tensors, copy_network
 from ctta.methods.layers import all_finite
 from ctta.methods.registry import MethodEntry, find
 from ctta.methods.state import State, set_buffers
@@ -47,8 +48,8 @@ def adapt(
 
     `model` is any module that maps a batch to logits; unless `inplace` it is copied and never touched.
     `method` is a registry name (see `ctta.list_methods()`) or a registered class. `preset` gives the published
-    settings of a benchmark, `settings` override them. `augment` maps a batch to a batch (default: the CoTTA
-    pipeline); `seed` fixes every random choice.
+    settings of a benchmark, `settings` override them. `augment` maps a batch to a batch (default: what the
+    method was published with, for most the CoTTA pipeline); `seed` fixes every random choice.
 
     With `inplace` the model itself is put in eval mode and stays changed: its BatchNorm layers use batch
     statistics from then on (where the method does), and `reset` restores its weights, not its layers.
@@ -58,7 +59,7 @@ def adapt(
         model,
         entry,
         entry.resolve(preset, settings),
-        augment=choose(augment),
+        augment=choose(augment, entry.method.default_augment),
         seed=seed,
         inplace=inplace,
     )
@@ -136,7 +137,7 @@ class Adapter(nn.Module):
         self.training = False
         self.entry = entry
         with torch.inference_mode(False):
-            own = model if inplace else _copy(model, "Pass `inplace=True` to adapt the model itself")
+            own = model if inplace else copy_network(model, "Pass `inplace=True` to adapt the model itself")
             _require_movable(own)
             self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
         self._snapshot = {}
@@ -262,7 +263,8 @@ class Adapter(nn.Module):
     def freeze(self) -> nn.Module:
         """Return a copy of the adapted model as an ordinary module that predicts as `predict` does."""
         with torch.inference_mode(False):
-            return _copy(self.model, "Its adapted weights are in `adapter.model`").requires_grad_(False)
+            advice = "Its adapted weights are in `adapter.model`"
+            return copy_network(self.model, advice).requires_grad_(False)
 
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
@@ -349,7 +351,7 @@ class Adapter(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
         twin = Adapter.__new__(Adapter)
         memo[id(self)] = twin
-        memo.update(_cached_tensors(self.model))
+        memo.update(cached_tensors(self.model))
         twin.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.__dict__.items()})
         return twin
 
@@ -381,20 +383,3 @@ def _require_movable(model: nn.Module) -> None:
             "The model was built under torch.inference_mode(), so its weights cannot move in place: "
             "leave out `inplace=True`, or build it outside inference mode."
         )
-
-
-def _copy(model: nn.Module, advice: str) -> nn.Module:
-    try:
-        return copy.deepcopy(model, _cached_tensors(model))
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(f"{type(model).__name__} cannot be copied ({error}). {advice}.") from error
-
-
-def _cached_tensors(model: nn.Module) -> dict[int, Any]:
-    """Detached copies of tensors that modules keep from a forward pass, which deepcopy alone would refuse."""
-    return {
-        id(value): value.detach().clone()
-        for module in model.modules()
-        for value in vars(module).values()
-        if isinstance(value, Tensor) and not value.is_leaf
-    }

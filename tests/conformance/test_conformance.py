@@ -6,6 +6,9 @@ from ctta.checks import CHECKS, NETWORKS, Case, run_check
 from ctta.methods import find, list_methods
 
 EXTRA = {
+    "adacontrast": [
+        {"lr": 1e-2, "queue_size": 10, "bank_size": 9, "neighbours": 3, "refine_after": 6, "train_mode": "all"},
+    ],
     "tent": [{"optimizer": "sgd", "lr": 1e-2, "steps": 2}],
     "palm": [
         {"variant": "paper", "eta": 0.05},

@@ -174,7 +174,7 @@ def test_augment_argument_takes_names_callables_and_nothing_else():
     assert choose(own) is own
     assert choose("cotta").ranges == choose(None).ranges
     assert choose("cotta-soft").name == "cotta-soft"
-    with pytest.raises(ctta.AugmentError, match='one of "cotta", "cotta-soft", but got \'cota\''):
+    with pytest.raises(ctta.AugmentError, match='one of "cotta", "cotta-soft", "adacontrast", but got \'cota\''):
         choose("cota")
     with pytest.raises(ctta.AugmentError, match="but got 3"):
         choose(3)

@@ -12,7 +12,7 @@ CLASSES = 5
 IMAGE = (3, 12, 12)
 CLIP = (3, 4, 8, 8)
 
-MODEL_NEEDS = frozenset({"norm layers", "conv or norm layers"})
+MODEL_NEEDS = frozenset({"norm layers", "conv or norm layers", "linear classifier"})
 """Needs a model can meet; the rest of an entry's `needs` concern data or streams."""
 
 
@@ -177,8 +177,8 @@ NETWORKS: dict[str, Network] = {
         Network(
             "no-norm",
             lambda: nn.Sequential(*_stem(lambda _: nn.Identity()), *_head()),
-            meets=frozenset({"conv or norm layers"}),
+            meets=frozenset({"conv or norm layers", "linear classifier"}),
         ),
-        Network("mlp", _mlp, meets=frozenset()),
+        Network("mlp", _mlp, meets=frozenset({"linear classifier"})),
     )
 }

@@ -1,7 +1,10 @@
 """The mathematics of the methods as pure functions of tensors, one idea a file."""
 
 from ctta.functional.consistency import consistency
+from ctta.functional.contrast import info_nce
+from ctta.functional.diversity import diversity
 from ctta.functional.entropy import FilteredEntropy, filtered_entropy, softmax_entropy
+from ctta.functional.neighbours import neighbour_vote
 from ctta.functional.sensitivity import (
     deviation,
     gradient_score,
@@ -15,10 +18,13 @@ __all__ = [
     "FilteredEntropy",
     "consistency",
     "deviation",
+    "diversity",
     "filtered_entropy",
     "gradient_score",
     "importance",
+    "info_nce",
     "moving_average",
+    "neighbour_vote",
     "sensitivity",
     "softmax_entropy",
     "uniform_kl",

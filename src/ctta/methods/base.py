@@ -30,13 +30,15 @@ Augment = Augmentation | Callable[[Tensor], Tensor]
 class Method(Generic[S]):
     """One adaptation method around one model.
 
-    Subclasses set `adapts` (which parameters may move) and `statistics` (how BatchNorm normalises), declare
-    state with the functions of `ctta.methods.kept`, and write `step`. Attributes that were not declared
+    Subclasses set `adapts` (which parameters may move), `statistics` (how BatchNorm normalises) and
+    `default_augment` (a name in `ctta.augment.NAMED`), declare state with the functions of
+    `ctta.methods.kept`, and write `step`. Attributes that were not declared
     cannot be assigned once the method is built: a tensor nobody declared would survive a reset.
     """
 
     adapts: ClassVar[Group] = "none"
     statistics: ClassVar[Literal["batch", "source"]] = "batch"
+    default_augment: ClassVar[str] = "cotta"
 
     rng: Rng = generator(lambda m: Rng(m.seed), "Drives augmentations and every other random choice.")
 

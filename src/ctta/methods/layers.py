@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -74,6 +75,40 @@ def _lend_source_statistics(module: Any, inputs: tuple[Tensor, ...], named: dict
 def _take_back_source_statistics(module: Any, _inputs: Any, _output: Any) -> None:
     if module.running_mean is not None:
         module.running_mean = module.running_var = None
+
+
+@contextmanager
+def training(*networks: nn.Module, whole: bool = False) -> Iterator[None]:
+    """Put the BatchNorm layers of networks in eval mode into train mode for a while.
+
+    They normalise with the statistics of the batch, and their running statistics follow it. With `whole` all
+    other layers go with them, such as dropout. A layer that gets a single value per channel, which PyTorch
+    refuses to train on, answers with its running statistics and leaves them as they are.
+    """
+    resting: set[nn.Module] = set()
+
+    def rest(layer: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        x = inputs[0] if inputs else named["input"]
+        if layer.training and x.numel() == x.shape[1]:
+            layer.training = False
+            resting.add(layer)
+
+    def resume(layer: nn.Module, _inputs: Any, _output: Any) -> None:
+        if layer in resting:
+            layer.training = True
+            resting.remove(layer)
+
+    with ExitStack() as stack:
+        for network in networks:
+            stack.callback(network.eval)
+            if whole:
+                network.train()
+            for layer in network.modules():
+                if isinstance(layer, _BatchNorm):
+                    layer.train()
+                    stack.callback(layer.register_forward_pre_hook(rest, with_kwargs=True).remove)
+                    stack.callback(layer.register_forward_hook(resume, always_call=True).remove)
+        yield
 
 
 def all_finite(tensors: list[Tensor]) -> bool:

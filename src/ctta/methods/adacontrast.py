@@ -1,0 +1,275 @@
+"""AdaContrast: contrastive test-time adaptation (Chen et al., CVPR 2022), in its online form.
+
+Each batch is seen in four views: as it is, weak (flipped), and two strong ones, query and key. The weak view gives
+pseudo-labels, after the first images by vote of its nearest neighbours in a bank of features. One step follows on
+three terms: cross-entropy of the query with the pseudo-labels, contrast of the query with the key and a queue of
+past keys, and diversity of the predictions. A momentum network makes the keys and fills the bank. The prediction
+comes last, from the updated weights and BatchNorm's running statistics, which followed the weak and query views.
+
+The bank is a ring of fixed size; the code this follows lets it grow past its size by less than one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ctta.augment.adacontrast import flip
+from ctta.errors import UnsupportedModelError
+from ctta.functional import diversity, info_nce, neighbour_vote
+from ctta.methods.base import Method
+from ctta.methods.copies import copy_network
+from ctta.methods.features import classifier_input, require_linear, watch_linear
+from ctta.methods.kept import buffer, network, scalar
+from ctta.methods.layers import training
+from ctta.methods.moments import SgdMemory
+from ctta.methods.registry import register
+from ctta.precision import wide, without_autocast
+from ctta.settings import setting
+
+
+@dataclass(frozen=True)
+class AdaContrastSettings:
+    """Settings of AdaContrast; the defaults are those of all published online runs."""
+
+    lr: float = setting(2e-4, "Step size.", low=0.0, aka=("learning_rate",))
+    momentum: float = setting(0.9, "Momentum of sgd.", low=0.0, below=1.0)
+    nesterov: bool = setting(True, "Whether sgd looks ahead (Nesterov).")
+    weight_decay: float = setting(1e-4, "Weight decay added to the gradient.", low=0.0, aka=("wd",))
+    ema: float = setting(
+        0.999, "How much of itself the momentum network keeps in a batch.", low=0.0, high=1.0, aka=("m", "mt")
+    )
+    temperature: float = setting(0.07, "Temperature of the contrast.", above=0.0, aka=("tau", "T", "T_moco"))
+    queue_size: int = setting(16384, "Past keys to contrast with.", low=1, aka=("K", "Q"))
+    bank_size: int = setting(16384, "Past features that vote on pseudo-labels.", low=1)
+    neighbours: int = setting(10, "How many of them vote.", low=1, aka=("num_neighbors", "neighbors"))
+    refine_after: int = setting(1024, "Images before the neighbours vote.", low=0)
+    classification_weight: float = setting(1.0, "Weight of the cross-entropy with the pseudo-labels.", low=0.0)
+    contrast_weight: float = setting(1.0, "Weight of the contrast.", low=0.0)
+    diversity_weight: float = setting(1.0, "Weight of the diversity of predictions.", low=0.0)
+    class_aware: bool = setting(
+        True, "Whether past keys with the pseudo-label of an image are no negatives to it."
+    )
+    queue_labels: Literal["new", "old"] = setting(
+        "new", "Labels that decide this: those after this batch entered the queue (published code), or before."
+    )
+    parameters: Literal["weight-bias", "all"] = setting(
+        "weight-bias", "Adapt parameters named weight or bias, or all (tokens, packed attention weights too)."
+    )
+    weak_view: Literal["flip", "none"] = setting("flip", "How the view for pseudo-labels differs from the batch.")
+    train_mode: Literal["batchnorm", "all"] = setting(
+        "batchnorm", "Layers in train mode while adapting; all includes dropout, as in the published code."
+    )
+
+
+class Encoded(NamedTuple):
+    """Features of unit length, N x D, and logits, N x classes."""
+
+    features: Tensor
+    logits: Tensor
+
+
+def copy_model(method: Method[Any]) -> nn.Module:
+    """Copy the model, without gradients."""
+    return copy_network(method.model, "AdaContrast needs a copy as momentum network").requires_grad_(False)
+
+
+def nothing(_method: Method[Any]) -> Tensor:
+    """Return an empty tensor, for memories whose shape the first batch tells."""
+    return torch.empty(0)
+
+
+@register(
+    "adacontrast",
+    paper="Contrastive Test-Time Adaptation",
+    year=2022,
+    needs={"linear classifier"},
+    presets={"cifar10-c": {}, "cifar100-c": {}, "imagenet-c": {}},
+)
+class AdaContrast(SgdMemory[AdaContrastSettings]):
+    """Learn from pseudo-labels voted by neighbours and from contrast between views; predict after the update."""
+
+    adapts = "all"
+    statistics = "source"
+    default_augment = "adacontrast"
+
+    momentum_model: nn.Module = network(copy_model, "The momentum network.")
+    queue: Tensor = buffer(nothing, "Past keys, queue_size x D, random before there were any.")
+    queue_label: Tensor = buffer(nothing, "Their pseudo-labels, queue_size.")
+    queue_next: int = scalar(0, "Row of the queue that is written next.")
+    bank: Tensor = buffer(nothing, "Past features of the momentum network, bank_size x D.")
+    bank_vote: Tensor = buffer(nothing, "Its predicted probabilities for them, bank_size x classes.")
+    bank_next: int = scalar(0, "Row of the bank that is written next.")
+    bank_filled: int = scalar(0, "Rows of the bank that hold features.")
+    seen: int = scalar(0, "Images seen before the neighbours began to vote.")
+
+    def _prepare(self) -> None:
+        require_linear(self.model)
+        super()._prepare()
+
+    def _collect(self) -> dict[str, nn.Parameter]:
+        found = super()._collect()
+        if self.settings.parameters == "weight-bias":
+            found = {name: p for name, p in found.items() if name.rpartition(".")[2] in ("weight", "bias")}
+        if not found:
+            raise UnsupportedModelError(
+                f"AdaContrast adapts parameters named weight or bias, and {type(self.model).__name__} has none: "
+                'pass parameters="all".'
+            )
+        return found
+
+    def step(self, x: Tensor) -> Tensor:
+        """Adapt to the batch, then predict it in eval mode."""
+        weak, query, key = self.weak(x), self.view(x), self.view(x)
+        with self.train_mode(x.device):
+            labels = self.pseudo_labels(weak)
+            torch.clear_autocast_cache()  # weights cast without a graph
+            asked = self.encode(query, self.model)
+            self.follow()
+            with torch.no_grad():
+                keys = self.encode(key, self.momentum_model).features
+            self.descend(self.gradients(self.objective(asked, keys, labels)))
+            with torch.no_grad():
+                self.extend_queue(keys, labels)
+                self.extend_bank(self.encode(weak, self.momentum_model))
+        torch.clear_autocast_cache()  # weights cast before the update
+        with torch.no_grad():
+            return self.forward(x)
+
+    # ---------------------------------------------------------------- views and networks
+
+    def weak(self, x: Tensor) -> Tensor:
+        """Return the weak view: each image or clip flipped or not; other data as they are."""
+        if self.settings.weak_view == "none" or x.dim() not in (4, 5):
+            return x
+        return flip(x, torch.rand(len(x), generator=self.rng.generator, device="cpu") < 0.5)
+
+    @contextmanager
+    def train_mode(self, device: torch.device) -> Iterator[None]:
+        """Train mode for both networks; what it makes random is seeded from the adapter's generator."""
+        if self.settings.train_mode == "batchnorm":
+            with training(self.model, self.momentum_model):
+                yield
+            return
+        with self.rng.lend(device), training(self.model, self.momentum_model, whole=True):
+            yield
+
+    def encode(self, x: Tensor, model: nn.Module) -> Encoded:
+        """Features and logits of a view."""
+        with watch_linear(model) as last:
+            logits = self.forward(x, model)
+        return Encoded(F.normalize(classifier_input(last, logits), dim=1), logits)
+
+    def follow(self) -> None:
+        """Move the momentum network a little towards the model; BatchNorm statistics stay its own."""
+        parameters = dict(self.momentum_model.named_parameters())
+        behind = [parameters[name].detach() for name in self.adapted]
+        ahead = [value.detach() for value in self.adapted.values()]
+        with torch.no_grad():
+            torch._foreach_mul_(behind, self.settings.ema)
+            torch._foreach_add_(behind, ahead, alpha=1.0 - self.settings.ema)
+
+    # ---------------------------------------------------------------- pseudo-labels
+
+    @torch.no_grad()
+    def pseudo_labels(self, weak: Tensor) -> Tensor:
+        """Classes of the weak view, N: its own prediction at first, then the vote of its neighbours."""
+        s = self.settings
+        features, logits = self.encode(weak, self.model)
+        if not len(self.queue):
+            self._start_memories(features, logits.shape[1])
+        if self.seen < s.refine_after or not self.bank_filled:
+            self.seen += len(weak)
+            return logits.argmax(1)
+        bank, votes = wide(self.bank[: self.bank_filled]), wide(self.bank_vote[: self.bank_filled])
+        self.note(notes=(f"pseudo-labels by vote of {min(s.neighbours, len(bank))} in {len(bank)} features",))
+        with without_autocast(weak.device.type):
+            return neighbour_vote(features, bank, votes, count=s.neighbours).argmax(1)
+
+    def _start_memories(self, features: Tensor, classes: int) -> None:
+        """Make queue and bank, whose width the first batch tells."""
+        s, generator, width = self.settings, self.rng.generator, features.shape[1]
+        queue = torch.randn(s.queue_size, width, generator=generator, dtype=features.dtype, device="cpu")
+        labels = torch.randint(classes, (s.queue_size,), generator=generator, device="cpu")
+        self.queue = F.normalize(queue, dim=1).to(features.device)
+        self.queue_label = labels.to(features.device)
+        self.bank = features.new_zeros(s.bank_size, width)
+        self.bank_vote = features.new_zeros(s.bank_size, classes)
+
+    # ---------------------------------------------------------------- the update
+
+    def objective(self, query: Encoded, keys: Tensor, labels: Tensor) -> Tensor:
+        """Classification, contrast and diversity, weighted."""
+        s = self.settings
+        with without_autocast(labels.device.type):
+            terms = torch.stack(
+                [
+                    F.cross_entropy(query.logits, labels),
+                    info_nce(
+                        query.features,
+                        keys,
+                        wide(self.queue),
+                        temperature=s.temperature,
+                        masked=self.same_class(labels) if s.class_aware else None,
+                    ).mean(),
+                    diversity(query.logits),
+                ]
+            )
+            weights = terms.new_tensor([s.classification_weight, s.contrast_weight, s.diversity_weight])
+            total = terms @ weights
+        names = ("classification", "contrast", "diversity", "total")
+        self.note(losses=dict(zip(names, torch.cat([terms, total[None]]).tolist(), strict=True)))
+        return total
+
+    def same_class(self, labels: Tensor) -> Tensor:
+        """Which rows of the queue bear the label of an image, N x queue_size booleans."""
+        theirs = self.queue_label
+        if self.settings.queue_labels == "new":
+            theirs = theirs.clone()
+            write_ring(theirs, labels, self.queue_next)
+        return labels[:, None] == theirs
+
+    def descend(self, gradients: dict[str, Tensor]) -> None:
+        """Move every tensor that has a gradient."""
+        s = self.settings
+        moved = self.sgd(gradients, s.lr, momentum=s.momentum, nesterov=s.nesterov, weight_decay=s.weight_decay)
+        self.move(moved)
+        self.note(
+            learning_rates={name: s.lr if name in moved else 0.0 for name in self.adapted},
+            shares={"moved": self.share(moved)},
+        )
+
+    # ---------------------------------------------------------------- what is remembered
+
+    def extend_queue(self, keys: Tensor, labels: Tensor) -> None:
+        """Put keys and their pseudo-labels in place of the oldest."""
+        write_ring(self.queue, keys, self.queue_next)
+        self.queue_next = write_ring(self.queue_label, labels, self.queue_next)
+
+    def extend_bank(self, weak: Encoded) -> None:
+        """Put features and probabilities behind those in the bank, or in place of the oldest."""
+        write_ring(self.bank, weak.features, self.bank_next)
+        self.bank_next = write_ring(self.bank_vote, weak.logits.softmax(1), self.bank_next)
+        self.bank_filled = min(self.bank_filled + len(weak.features), len(self.bank))
+
+
+def write_ring(ring: Tensor, rows: Tensor, start: int) -> int:
+    """Write rows into a ring in place, from `start` on and round; return where the next ones go.
+
+    >>> ring = torch.zeros(4)
+    >>> write_ring(ring, torch.tensor([1.0, 2.0, 3.0]), 2), ring
+    (1, tensor([3., 0., 1., 2.]))
+    """
+    size, end = len(ring), start + len(rows)
+    rows = rows[-size:]  # of more rows than the ring holds, the last ones stay
+    start = (end - len(rows)) % size
+    first = min(len(rows), size - start)
+    ring[start : start + first] = rows[:first]
+    ring[: len(rows) - first] = rows[first:]
+    return end % size
