@@ -117,5 +117,7 @@ def all_finite(tensors: list[Tensor]) -> bool:
     if not floating:
         return True
     device = floating[0].device
+    if device.type == "cpu":  # where the norm takes fifty times as long
+        return all(bool(end.isfinite()) for t in floating for end in torch.aminmax(t.detach()))
     largest = torch._foreach_norm(floating, float("inf"))
     return bool(torch.stack([norm.isfinite().to(device) for norm in largest]).all())
