@@ -8,7 +8,7 @@ costs little accuracy and saves much time. Every random choice is a function of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -166,6 +166,41 @@ def train(
             )
         if resume is not None:
             _save(resume, model, optimizer, epoch + 1, s)
+    model.eval()
+
+
+def average(model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
+    """Give a model the mean of several weights of its architecture (the ends of several cycles: SWA).
+
+    Its BatchNorm statistics then belong to none of them: `measure_statistics` finds its own.
+    """
+    own = model.state_dict()
+    model.load_state_dict(
+        {
+            key: torch.stack([state[key] for state in states]).mean(0) if value.is_floating_point() else value
+            for key, value in own.items()
+        }
+    )
+
+
+def measure_statistics(
+    model: nn.Module, images: Tensor, settings: TrainSettings, batches: int = 60, batch: int = 256
+) -> None:
+    """Set the BatchNorm statistics to the mean over batches of training images, cropped and flipped."""
+    layers = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    before = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # a plain mean over all batches
+    model.train()
+    generator = torch.Generator().manual_seed(settings.seed)
+    order = torch.randperm(len(images), generator=generator)[: batches * batch]
+    with torch.no_grad():
+        for chosen in torch.split(order, batch):
+            x = augment(images[chosen].float().div_(255), settings.padding, generator)
+            model(x.contiguous(memory_format=torch.channels_last))
+    for layer, momentum in zip(layers, before, strict=True):
+        layer.momentum = momentum
     model.eval()
 
 

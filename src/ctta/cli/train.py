@@ -37,9 +37,24 @@ def recipe_options(command: Any) -> Any:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Weights to start from (another cycle of the same architecture) instead of random ones.",
 )
+@click.option(
+    "--average",
+    "averaged",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Do not train: average these weights (ends of cycles) and measure their statistics. May be repeated.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: torch's choice).")
 @recipe_options
-def command(arch: str, data: str, out: Path, init: Path | None, threads: int | None, **recipe: Any) -> None:
+def command(
+    arch: str,
+    data: str,
+    out: Path,
+    init: Path | None,
+    averaged: tuple[Path, ...],
+    threads: int | None,
+    **recipe: Any,
+) -> None:
     """Train ARCH on DATA (cifar10, cifar100, or a folder of images by class) and write the weights to OUT.
 
     The run is saved beside OUT after every epoch (OUT.run); the same command continues it. A manifest (OUT with
@@ -50,20 +65,45 @@ def command(arch: str, data: str, out: Path, init: Path | None, threads: int | N
     import torch
 
     from ctta.models import load, weight_hash
-    from ctta.train import error_rate, load_split, new_model, train
+    from ctta.train import average, error_rate, load_split, measure_statistics, new_model
 
     if threads:
         torch.set_num_threads(threads)
     settings = build(TrainSettings, recipe, owner="train")
     split = load_split(data)
     model = new_model(arch, split.classes, settings.seed)
-    begun = weight_hash(load(arch, init)) if init else None
-    if init:
-        model.load_state_dict(load(arch, init).state_dict())  # a strict load: another architecture is refused
+    if averaged:
+        average(model, [load(arch, path).state_dict() for path in averaged])
+        measure_statistics(model, split.train_images, settings)
+    else:
+        if init:
+            model.load_state_dict(load(arch, init).state_dict())  # strict: another architecture is refused
+        _train(model, split, settings, out.with_suffix(".run"))
+    error = error_rate(model, split.test_images, split.test_labels)
+    manifest = {
+        "arch": arch,
+        "classes": split.classes,
+        "data": data,
+        "recipe": None if averaged else dataclasses.asdict(settings),
+        "from": [_manifest_of(path) for path in (averaged or ([init] if init else []))],
+        "clean_test_error": error,
+        "weight_hash": weight_hash(model),
+        "ctta": __version__,
+        "torch": torch.__version__,
+        "command": "ctta " + " ".join(sys.argv[1:]),
+    }
+    write_weights(model, out, manifest)
+    out.with_suffix(".run").unlink(missing_ok=True)
+    click.echo(f"clean test error {100 * error:.2f} %, weights in {out}")
+
+
+def _train(model: Any, split: Any, settings: TrainSettings, resume: Path) -> None:
+    """Train behind a progress bar, or a line an epoch where there is no terminal."""
+    from ctta.train import train
+
     console = Console(stderr=True)
     with step_bar(console) as progress:
         task = progress.add_task("training", total=None)
-        resume = out.with_suffix(".run")
         for now in train(model, split.train_images, split.train_labels, settings, resume):
             progress.update(
                 task,
@@ -73,28 +113,12 @@ def command(arch: str, data: str, out: Path, init: Path | None, threads: int | N
             )
             if now.batch == now.batches and not console.is_terminal:
                 console.print(f"epoch {now.epoch}: loss {now.loss:.3f}, accuracy {100 * now.accuracy:.1f} %")
-    error = error_rate(model, split.test_images, split.test_labels)
-    manifest = {
-        "arch": arch,
-        "classes": split.classes,
-        "data": data,
-        "recipe": dataclasses.asdict(settings),
-        "init": {"weight_hash": begun, "manifest": _manifest_of(init)} if init else None,
-        "clean_test_error": error,
-        "weight_hash": weight_hash(model),
-        "ctta": __version__,
-        "torch": torch.__version__,
-        "command": "ctta " + " ".join(sys.argv[1:]),
-    }
-    write_weights(model, out, manifest)
-    resume.unlink()
-    click.echo(f"clean test error {100 * error:.2f} %, weights in {out}")
 
 
 def _manifest_of(weights: Path) -> Any:
-    """Return how the weights a run began with were made, if that is written beside them."""
+    """Return how weights were made, if that is written beside them, else their name."""
     path = weights.with_suffix(".json")
-    return json.loads(path.read_text()) if path.is_file() else None
+    return json.loads(path.read_text()) if path.is_file() else weights.name
 
 
 def write_weights(model: Any, out: Path, manifest: dict[str, Any]) -> None:
