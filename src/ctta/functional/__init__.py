@@ -2,6 +2,7 @@
 
 from ctta.functional.consistency import consistency
 from ctta.functional.entropy import FilteredEntropy, filtered_entropy, softmax_entropy
+from ctta.functional.pseudo_label import pseudo_label_loss
 from ctta.functional.sensitivity import (
     deviation,
     gradient_score,
@@ -19,6 +20,7 @@ __all__ = [
     "gradient_score",
     "importance",
     "moving_average",
+    "pseudo_label_loss",
     "sensitivity",
     "softmax_entropy",
     "uniform_kl",
