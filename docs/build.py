@@ -12,6 +12,8 @@ HEAD = """# Methods
 
 This page is written by `make docs` from the registry; `ctta methods NAME` prints the same. Settings are keyword
 arguments of `ctta.adapt(model, NAME, ...)`; a preset is chosen with `preset="..."`; settings given beside it win.
+Cost is that of a batch, in forward passes of the model (a backward pass through all layers counts two).
+Confidence is how sure we are that this is the published method.
 """
 
 
@@ -31,7 +33,8 @@ def section(entry: MethodEntry) -> str:
     lines = [
         f"\n## {entry.name}\n",
         f"{entry.summary}\n",
-        f"Paper: {entry.paper}{year}. Needs: {', '.join(sorted(entry.needs)) or 'any model'}.\n",
+        f"Paper: {entry.paper}{year}. Needs: {', '.join(sorted(entry.needs)) or 'any model'}. "
+        f"Adapts: {entry.method.adapts}. Cost: {entry.cost}. Confidence: {entry.confidence}.\n",
     ]
     if entry.settings:
         lines += ["| setting | default | accepts | help |", "|---|---|---|---|"]

@@ -13,6 +13,10 @@ EXTRA = {
     "palm": [
         {"variant": "paper", "eta": 0.05},
         {"adapt_share": 0.3, "lr": 5e-3, "weight_decay": 1e-3, "temperature_schedule": "grow"},
+        {"lr_scheme": "prodigy", "selection": "uniform", "adapt_share": 0.5},
+        {"lr_scheme": "adafactor", "weight_decay": 1e-3},
+        {"lr_scheme": "torch:NAdam", "scheme_lr": "kappa", "modules": "all"},
+        {"lr_scheme": "autolr", "adam_state": "persistent", "selection": "pseudo-label", "eta": 1.0},
         {"steps": 2, "returned_logits": "after", "forward_order": "late", "bn_mode": "source", "modules": "all"},
     ],
 }

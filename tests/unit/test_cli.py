@@ -31,11 +31,23 @@ def test_methods_lists_the_registry():
         assert entry.name in text
 
 
+def test_methods_lists_paper_year_needs_cost_and_confidence(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    lines = {line.split()[0]: line for line in call("methods").splitlines() if line}
+    for entry in ctta.list_methods():
+        line = lines[entry.name]
+        for fact in (*entry.needs, entry.paper, entry.method.adapts, entry.cost, entry.confidence):
+            assert fact in line
+    assert "8 (5 with lam=0)" in lines["palm"]
+    assert "2025" in lines["palm"]
+
+
 def test_methods_json_carries_the_whole_registry():
     data = {item["name"]: item for item in json.loads(call("methods", "--json"))}
     assert data.keys() == {entry.name for entry in ctta.list_methods()}
     assert data["palm"]["presets"]["imagenet-c"]["temperature"] == 1000.0
     assert {"shat", "factor", "rng"} <= data["palm"]["keeps"].keys()
+    assert (data["tent"]["cost"], data["tent"]["confidence"]) == ("2", "high")
     assert json.loads(call("methods", "palm", "--json")) == data["palm"]
 
 
@@ -47,6 +59,8 @@ def test_methods_name_shows_settings_help_defaults_and_presets(name, monkeypatch
     for item in entry.settings:
         assert item.name in text
         assert str(item.default) in text
+    for fact in (entry.paper, f"Adapts: {entry.method.adapts}", f"batch: {entry.cost}", entry.confidence):
+        assert fact in text
     assert "cifar100-c" in text
     assert ("No settings." in text) == (not entry.settings)
 

@@ -1,9 +1,30 @@
-"""Update rules against torch.optim."""
+"""Update rules against torch.optim, and against runs of the package pytorch-optimizer."""
+
+import math
 
 import pytest
 import torch
+from tests import optim_cases
+from tests.optim_cases import SHAPES, pull, start
 
-from ctta.optim import AdamState, adam, sgd, sign_step
+import ctta
+from ctta.optim import (
+    AdafactorState,
+    AdamState,
+    OptimizerState,
+    ProdigyState,
+    adafactor,
+    adam,
+    depth_factors,
+    lars,
+    prodigy,
+    sgd,
+    sign_step,
+    torch_adafactor,
+    torch_optimizer,
+    torch_step,
+)
+from ctta.optim.autolr import increasing
 
 F64 = torch.float64
 
@@ -65,6 +86,155 @@ def test_sgd_equals_torch(nesterov, weight_decay):
         torch.testing.assert_close(theta, expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("case", optim_cases.CASES)
+def test_a_hundred_steps_equal_those_of_pytorch_optimizer_written_down(case):
+    expected = optim_cases.golden(case)
+    assert optim_cases.travelled(expected) > 1e-3
+    assert optim_cases.distance(optim_cases.ours(case), expected) < 1e-7
+
+
+@pytest.mark.parametrize("case", optim_cases.CASES)
+def test_a_hundred_steps_equal_those_of_pytorch_optimizer_where_it_is_installed(case):
+    pytest.importorskip("pytorch_optimizer")
+    assert optim_cases.distance(optim_cases.ours(case), optim_cases.theirs(case)) < 1e-7
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"lr": 0.3}, {"lr": 1e-3, "weight_decay": 0.1}, {"eps": (1e-3, 0.7), "d": 2.0, "beta2_decay": -0.5}],
+)
+def test_adafactor_equals_torch(shape, dtype, options):
+    theta = start()[shape].to(dtype)
+    parameter = torch.nn.Parameter(theta.clone())
+    reference = torch.optim.Adafactor([parameter], **options)
+    names = {"d": "clip", "beta2_decay": "decay"}
+    mine = {names.get(name, name): value for name, value in options.items()}
+    state = AdafactorState.zero(theta)
+    for step in range(100):
+        parameter.grad = pull(shape, parameter.detach().double(), step).to(dtype)
+        gradient = pull(shape, theta.double(), step).to(dtype)
+        reference.step()
+        theta, state = torch_adafactor(theta, gradient, state, **mine)
+    difference = (theta - parameter.detach()).abs().max()
+    assert difference < (1e-12 if dtype is F64 else 1e-4 * max(1.0, theta.abs().max()))
+
+
+def test_spec_12_1_the_first_step_of_prodigy_is_3e_6_times_the_sign():
+    theta = start()
+    gradients = {name: pull(name, value, 0) for name, value in theta.items()}
+    for lr in (1.0, 5e-4):
+        moved, state = prodigy(theta, gradients, lr, ProdigyState.zero(theta))
+        assert state.d == 1e-6
+        for name, value in theta.items():
+            expected = -math.sqrt(10) * 1e-6 * lr * gradients[name].sign()
+            torch.testing.assert_close(moved[name] - value, expected, rtol=1e-5, atol=1e-15)
+
+
+def test_prodigy_without_any_gradient_moves_nothing_and_does_not_count():
+    theta = start()
+    moved, state = prodigy(
+        theta, {name: torch.zeros_like(v) for name, v in theta.items()}, 1.0, ProdigyState.zero(theta)
+    )
+    assert state.step == 0
+    assert all(torch.equal(moved[name], theta[name]) for name in theta)
+    assert prodigy(theta, {}, 1.0, ProdigyState.zero(theta))[0] == {}
+
+
+def test_prodigy_estimates_one_distance_for_all_tensors():
+    theta = start()
+    alone, together = ProdigyState.zero(theta), ProdigyState.zero(theta)
+    x, y = dict(theta), dict(theta)
+    for step in range(1, 30):
+        one, alone = prodigy(x, {"vector": pull("vector", x["vector"], step)}, 1.0, alone)
+        x |= one
+        y, together = prodigy(y, {name: pull(name, value, step) for name, value in y.items()}, 1.0, together)
+    assert alone.d > 1e-4
+    assert not math.isclose(alone.d, together.d, rel_tol=1e-3)
+    assert not torch.allclose(x["vector"], y["vector"], rtol=1e-6)
+
+
+def test_adafactor_moves_a_tensor_by_a_hundredth_of_its_size_and_survives_no_gradient():
+    theta = start()["kernel"]
+    moved, state = adafactor(theta, pull("kernel", theta, 0), AdafactorState.zero(theta))
+    size = (moved - theta).norm() / theta.norm()
+    assert 0.005 < size < 0.0101
+    still, _ = adafactor(theta.float(), torch.zeros(theta.shape), AdafactorState.zero(theta.float()))
+    assert torch.equal(still, theta.float())
+    assert (state.square.shape, state.columns.shape) == ((3, 2, 3, 1), (3, 2, 1, 2))
+
+
+def test_lars_is_plain_momentum_where_a_norm_is_zero():
+    zero, one = torch.zeros(3), torch.ones(3)
+    torch.testing.assert_close(lars(zero, one, 0.1, None)[0], -0.1 * one)
+    assert torch.equal(lars(one, zero, 0.1, None)[0], one)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_increasing_is_the_isotonic_regression_of_the_logarithms(seed):
+    values = torch.rand(9, dtype=F64, generator=torch.Generator().manual_seed(seed)).mul(9).add(0.1).log()
+    best = [max(min(values[j : k + 1].mean().item() for k in range(i, 9)) for j in range(i + 1)) for i in range(9)]
+    found = increasing(values.exp().tolist())
+    assert found == pytest.approx([math.exp(value) for value in best], rel=1e-12)
+    assert increasing([]) == []
+
+
+def test_depth_factors_order_the_relative_changes_of_layers_and_leave_a_right_order_alone():
+    gen = torch.Generator().manual_seed(0)
+    names = ["a.weight", "a.bias", "b.weight", "c.weight", "d.weight", "still.weight"]
+    before = {name: torch.randn(4, 3, generator=gen, dtype=F64) for name in names}
+    steps = dict(zip(names, (0.4, 0.3, 0.1, 0.2, 0.6, 0.0), strict=True))
+    after = {
+        name: value + steps[name] * torch.randn(4, 3, generator=gen, dtype=F64) for name, value in before.items()
+    }
+    factors = depth_factors(before, after)
+    assert factors["a.weight"] == factors["a.bias"] < 1  # one layer, one rate
+    assert factors["b.weight"] > 1
+    assert factors["still.weight"] == 1
+    scaled = {name: value + factors[name] * (after[name] - value) for name, value in before.items()}
+    again = depth_factors(before, scaled)
+    assert again == pytest.approx(dict.fromkeys(names, 1.0))
+    assert depth_factors({}, {}) == {}
+
+
+TORCH = [
+    name
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type)
+    and issubclass(kind, torch.optim.Optimizer)
+    and name not in ("Optimizer", "LBFGS", "SparseAdam", "Muon")
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", TORCH)
+def test_a_torch_optimiser_rebuilt_for_every_step_equals_one_that_lasts(name, dtype):
+    theta = {key: value.to(dtype) for key, value in start().items()}
+    parameters = {key: torch.nn.Parameter(value.clone()) for key, value in theta.items()}
+    kind = torch_optimizer(name)
+    reference = kind(list(parameters.values()), lr=0.01)
+    state = OptimizerState({}, {})
+    for step in range(40):
+        gradients = {key: pull(key, value.double(), step).to(dtype) for key, value in theta.items()}
+        theta, state = torch_step(kind, theta, gradients, {"lr": 0.01}, state)
+        for key, parameter in parameters.items():
+            parameter.grad = gradients[key].clone()
+        reference.step()
+    for key, parameter in parameters.items():
+        assert torch.equal(theta[key], parameter.detach()), key
+        assert all(isinstance(number, float) for number in state.numbers[key].values())
+        assert all(tensor.dtype == dtype for tensor in state.tensors[key].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("LBFGS", "closure"), ("SparseAdam", "sparse"), ("Adamm", "Did you mean")]
+)
+def test_torch_optimisers_that_cannot_be_used_are_refused_by_name(name, words):
+    with pytest.raises(ctta.SettingError, match=words):
+        torch_optimizer(name)
+
+
 def test_update_rules_leave_their_arguments_alone():
     theta, (gradient, *_) = draws(3)
     state, velocity = AdamState(theta * 0.1, theta**2, 4), theta * 0.2
@@ -72,5 +242,11 @@ def test_update_rules_leave_their_arguments_alone():
     sign_step(theta, gradient, 0.1, weight_decay=0.1)
     adam(theta, gradient, 0.1, state, weight_decay=0.1)
     sgd(theta, gradient, 0.1, velocity, weight_decay=0.1)
+    lars(theta, gradient, 0.1, velocity, weight_decay=0.1)
+    prodigy({"w": theta}, {"w": gradient}, 1.0, ProdigyState.zero({"w": theta}), weight_decay=0.1)
+    adafactor(theta, gradient, AdafactorState.zero(theta), weight_decay=0.1)
+    torch_adafactor(theta, gradient, AdafactorState.zero(theta), weight_decay=0.1)
+    kept = OptimizerState({"w": {"exp_avg": state.mean, "exp_avg_sq": state.square}}, {"w": {"step": 4.0}})
+    torch_step(torch.optim.Adam, {"w": theta}, {"w": gradient}, {"lr": 0.1, "weight_decay": 0.1}, kept)
     for now, before in zip((theta, gradient, state.mean, state.square, velocity), held, strict=True):
         assert torch.equal(now, before)

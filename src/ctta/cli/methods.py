@@ -40,6 +40,8 @@ def as_data(entry: MethodEntry) -> dict[str, Any]:
         "year": entry.year or None,
         "needs": sorted(entry.needs),
         "adapts": entry.method.adapts,
+        "cost": entry.cost,
+        "confidence": entry.confidence,
         "settings": [
             {"name": s.name, "default": s.default, "accepts": s.accepts, "help": s.help} for s in entry.settings
         ],
@@ -52,13 +54,15 @@ def as_data(entry: MethodEntry) -> dict[str, Any]:
 def show_all(console: Console, entries: list[MethodEntry]) -> None:
     """Print one line a method."""
     table = Table(box=None, pad_edge=False, title_justify="left")
-    for column in ("method", "year", "needs", "what it does"):
-        table.add_column(column)
+    for column in ("method", "year", "needs", "adapts", "cost", "confidence", "paper"):
+        table.add_column(column, no_wrap=column == "method")
     for entry in entries:
         needs = ", ".join(sorted(entry.needs)) or "any model"
-        table.add_row(entry.name, str(entry.year or "-"), needs, escape(entry.summary))
+        facts = (entry.name, str(entry.year or "-"), needs, entry.method.adapts, entry.cost, entry.confidence)
+        table.add_row(*map(escape, (*facts, entry.paper)))
     console.print(table)
-    console.print("\nOne method's settings: ctta methods NAME", highlight=False)
+    console.print("\nCost: forward passes of the model a batch. Confidence: that this is the published method.")
+    console.print("One method's settings: ctta methods NAME", highlight=False)
 
 
 def show_one(console: Console, entry: MethodEntry) -> None:
@@ -66,7 +70,10 @@ def show_one(console: Console, entry: MethodEntry) -> None:
     console.print(f"[bold]{entry.name}[/]  {escape(entry.summary)}", highlight=False)
     year = f" ({entry.year})" if entry.year else ""
     console.print(f"Paper: {escape(entry.paper)}{year}", highlight=False)
-    console.print(f"Needs: {', '.join(sorted(entry.needs)) or 'any model'}\n", highlight=False)
+    console.print(f"Needs: {', '.join(sorted(entry.needs)) or 'any model'}", highlight=False)
+    console.print(f"Adapts: {entry.method.adapts}", highlight=False)
+    console.print(f"Cost in forward passes a batch: {escape(entry.cost)}", highlight=False)
+    console.print(f"Confidence that this is the published method: {entry.confidence}\n", highlight=False)
     if entry.settings:
         table = Table(box=None, pad_edge=False)
         for column in ("setting", "default", "accepts", "help"):

@@ -5,6 +5,7 @@ from ctta.functional.contrast import info_nce
 from ctta.functional.diversity import diversity
 from ctta.functional.entropy import FilteredEntropy, filtered_entropy, softmax_entropy
 from ctta.functional.neighbours import neighbour_vote
+from ctta.functional.pseudo_label import pseudo_label_loss
 from ctta.functional.sensitivity import (
     deviation,
     gradient_score,
@@ -25,6 +26,7 @@ __all__ = [
     "info_nce",
     "moving_average",
     "neighbour_vote",
+    "pseudo_label_loss",
     "sensitivity",
     "softmax_entropy",
     "uniform_kl",

@@ -20,6 +20,8 @@ class Bn1Settings:
     "bn1",
     paper="Improving robustness against common corruptions by covariate shift adaptation",
     year=2020,
+    cost="1",
+    confidence="high",
     presets={name: {} for name in BENCHMARKS},
 )
 class Bn1(Method[Bn1Settings]):

@@ -8,6 +8,9 @@ importance (Eq. 7) and a learning rate (Eq. 8); one step on filtered entropy plu
 The paper and its official code differ in many places. `variant="official"` is the code that made the
 published numbers, `variant="paper"` the equations read literally, `variant="paper-eta-c"` the equations
 with eta / classes, so that the first batch selects what the code selects. Each difference is also a setting.
+
+For ablations `selection` exchanges stage one (which tensors) and `lr_scheme` stage two (how fast): see
+`ctta.methods.lr_schemes` for optimisers in the place of PALM's learning rates.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ctta.errors import SettingError
 from ctta.functional import (
@@ -28,14 +31,16 @@ from ctta.functional import (
     gradient_score,
     importance,
     moving_average,
+    pseudo_label_loss,
     sensitivity,
     uniform_kl,
 )
 from ctta.methods.kept import per_tensor, scalar
 from ctta.methods.layers import Group
-from ctta.methods.moments import AdamMemory
+from ctta.methods.lr_schemes import STEP_OF_PALM, TORCH, OptimizerMemory, require_scheme
 from ctta.methods.registry import register
-from ctta.optim import sign_step
+from ctta.optim import depth_factors, sign_step
+from ctta.precision import wide
 from ctta.settings import setting
 
 DEFAULT_SHARE = 0.05
@@ -76,6 +81,12 @@ class PalmSettings:
     entropy_margin: float = setting(0.4, "Entropy below which a sample counts.", low=0.0)
 
     # stage one: selection
+    selection: Literal["uniform", "pseudo-label", "none"] = setting(
+        "uniform",
+        "Loss whose gradients select: KL to uniform, cross-entropy with the predicted class, or none (every "
+        'tensor is adapted; what a `lr_scheme` other than "palm" implies).',
+    )
+    pl_temperature: float = setting(1.0, "Smoothing of the logits in the pseudo-label selection.", above=0.0)
     target_scale: Literal["ones", "uniform"] = setting(
         "ones", "Target of the selection loss: ones (gradients classes times larger) or 1/classes."
     )
@@ -95,6 +106,25 @@ class PalmSettings:
     )
 
     # stage two: learning rates
+    lr_scheme: Literal["palm", "fixed", "autolr", "lars", "prodigy", "adafactor"] | str = setting(
+        "palm",
+        'What sets the learning rates: PALM, nothing ("fixed"), the depth of a layer ("autolr"), or another '
+        'optimiser, also "torch:NAME" for a class of torch.optim.',
+        aka=("optimizer", "scheme"),
+    )
+    scheme_lr: float | Literal["kappa", "default"] = setting(
+        "default",
+        'Learning rate of a `lr_scheme` other than "palm": a number, `lr` ("kappa"), or the optimiser\'s default '
+        "(fixed and autolr: kappa; adafactor: its relative step).",
+        low=0.0,
+    )
+    optimizer_state: Literal["persistent", "fresh"] = setting(
+        "persistent", "Whether an optimiser given as `lr_scheme` lasts, or is made anew for every batch."
+    )
+    lars_skip_1d: bool = setting(False, "Leave tensors of one dimension to plain momentum in LARS.")
+    adafactor_convention: Literal["huggingface", "torch"] = setting(
+        "huggingface", "Whose Adafactor: relative steps, or a learning rate that caps them."
+    )
     granularity: Literal["tensor", "element"] = setting(
         "tensor", "One learning rate per tensor (its mean importance) or per element."
     )
@@ -137,7 +167,13 @@ class PalmSettings:
     steps: int = setting(1, "Repetitions of the whole procedure per batch.", low=1)
 
     def __post_init__(self) -> None:
-        """Refuse an eta and a share at once."""
+        """Refuse an eta and a share at once, schemes that do not exist, and a second base rate for PALM."""
+        require_scheme(self.lr_scheme)
+        if self.lr_scheme == "palm" and not isinstance(self.scheme_lr, str):
+            raise SettingError(
+                f"Expected `scheme_lr` with a `lr_scheme` other than palm, but got scheme_lr={self.scheme_lr!r}: "
+                "the base rate of PALM is `lr`."
+            )
         if self.adapt_share is not None and self.eta != "auto":
             raise SettingError(
                 f"Expected either `eta` or `adapt_share`, but got eta={self.eta!r} and "
@@ -146,8 +182,9 @@ class PalmSettings:
 
     @staticmethod
     def implied(given: Mapping[str, Any]) -> dict[str, Any]:
-        """Who asks for a share asks for the eta that gives it, whatever the preset says."""
-        return {"eta": "auto"} if given.get("adapt_share") is not None else {}
+        """Who asks for a share asks for the eta that gives it; who asks for another scheme, for all tensors."""
+        values: dict[str, Any] = {"eta": "auto"} if given.get("adapt_share") is not None else {}
+        return values if given.get("lr_scheme", "palm") == "palm" else {**values, "selection": "none"}
 
 
 PAPER: dict[str, Any] = {
@@ -169,6 +206,8 @@ PAPER: dict[str, Any] = {
     paper="PALM: Pushing Adaptive Learning Rate Mechanisms for Continual Test-Time Adaptation",
     year=2025,
     needs={"conv or norm layers"},
+    cost="8 (5 with lam=0)",
+    confidence="high",
     presets={
         "cifar10-c": {"lr": 5e-4, "alpha": 0.5, "temperature": 50.0, "eta": 1.0, "lam": 0.01},
         "cifar100-c": {
@@ -183,7 +222,7 @@ PAPER: dict[str, Any] = {
     },
     variants={"official": {}, "paper": PAPER, "paper-eta-c": {**PAPER, "eta_scale": "classes"}},
 )
-class Palm(AdamMemory[PalmSettings]):
+class Palm(OptimizerMemory[PalmSettings]):
     """Select uncertain tensors by gradient norm and set their learning rates by parameter sensitivity."""
 
     adapts = "conv-norm"
@@ -203,6 +242,12 @@ class Palm(AdamMemory[PalmSettings]):
         """Batch statistics, unless the settings say otherwise."""
         return self.settings.bn_mode
 
+    def _collect(self) -> dict[str, nn.Parameter]:
+        self.adapted = super()._collect()
+        if self.settings.lr_scheme.startswith(TORCH):
+            self.require_optimizer(self.settings.lr_scheme, self.scheme_lr, self.settings.weight_decay)
+        return self.adapted
+
     def step(self, x: Tensor) -> Tensor:
         """Select, set the learning rates, update; return the logits before the (last) update."""
         for _ in range(self.settings.steps):
@@ -217,9 +262,12 @@ class Palm(AdamMemory[PalmSettings]):
         early = self.settings.forward_order == "early"
         logits = self.forward(x)
         view = self.forward_view(x) if early else None
-        gradients = self.uncertainty_gradients(logits)
-        selected = self.select(gradients, classes=logits.shape[1])
-        self.update_importance(gradients, selected)
+        if self.settings.selection == "none" and self.settings.lr_scheme != "palm":
+            selected = self.take_all()
+        else:
+            gradients = self.uncertainty_gradients(logits)
+            selected = self.select(gradients, classes=logits.shape[1])
+            self.update_importance(gradients, selected)
         if not early:
             view = self.forward_view(x)
         self.update(logits, view)
@@ -229,8 +277,11 @@ class Palm(AdamMemory[PalmSettings]):
     # ---------------------------------------------------------------- stage one: which tensors
 
     def uncertainty_gradients(self, logits: Tensor) -> dict[str, Tensor]:
-        """Gradient of KL(softmax(l / T), u) for every adaptable tensor the model uses (Eq. 1-2)."""
+        """Gradient of the selection loss, KL(softmax(l / T), u), for every tensor the model uses (Eq. 1-2)."""
         s = self.settings
+        if s.selection == "pseudo-label":
+            loss = pseudo_label_loss(logits, s.pl_temperature, reduction=s.batch_reduction)
+            return self.gradients(loss, retain_graph=True)
         loss = uniform_kl(
             logits,
             self.temperature,
@@ -242,11 +293,12 @@ class Palm(AdamMemory[PalmSettings]):
 
     def select(self, gradients: dict[str, Tensor], classes: int) -> list[str]:
         """Names of the tensors with Z <= eta. Tensors the model never used are not candidates."""
+        s = self.settings
         scores = dict(zip(gradients, _to_list([gradient_score(g) for g in gradients.values()]), strict=True))
-        if self.settings.score_unit == "module":
+        if s.score_unit == "module":
             scores = _sum_over_modules(scores)
-        eta = self.eta(scores, classes)
-        if self.settings.select_cmp == "<=":
+        eta = math.inf if s.selection == "none" else self.eta(scores, classes)
+        if s.select_cmp == "<=":
             selected = [name for name, score in scores.items() if score <= eta]
         else:
             selected = [name for name, score in scores.items() if score < eta]
@@ -255,10 +307,17 @@ class Palm(AdamMemory[PalmSettings]):
         self.note(
             selected=tuple(selected),
             scores=scores,
-            eta=eta,
-            temperature=self.temperature,
+            eta=None if math.isinf(eta) else eta,
+            temperature=s.pl_temperature if s.selection == "pseudo-label" else self.temperature,
             notes=(f"not used by the model: {', '.join(unused)}",) if unused else (),
         )
+        return selected
+
+    def take_all(self) -> list[str]:
+        """Names of all tensors: there is no stage one, and every learning rate is the scheme's own."""
+        selected = self.ever_selected = list(self.adapted)
+        self.factor = self._ones(selected)
+        self.note(selected=tuple(selected))
         return selected
 
     def eta(self, scores: dict[str, float], classes: int) -> float:
@@ -287,6 +346,9 @@ class Palm(AdamMemory[PalmSettings]):
         s = self.settings
         if s.unselected_lr == "zero":
             self.factor = {}
+        if s.lr_scheme != "palm":
+            self.factor.update(self._ones(selected))
+            return
         chosen = set(selected)
         for name in gradients if s.shat_update == "all" else selected:
             current = sensitivity(self.value(name), gradients[name])
@@ -327,40 +389,87 @@ class Palm(AdamMemory[PalmSettings]):
         self._note_in_words(f"no sample below the entropy margin {margin:.4g}")
         return None if s.empty_filter == "skip" else total
 
+    @property
+    def kappa(self) -> float:
+        """Base learning rate of PALM's own step."""
+        return self.settings.lr if self.scheme_lr is None else self.scheme_lr
+
+    @property
+    def scheme_lr(self) -> float | None:
+        """Learning rate of the scheme, None where it uses its own default."""
+        s = self.settings
+        if isinstance(s.scheme_lr, str):
+            return s.lr if s.scheme_lr == "kappa" else None
+        return s.scheme_lr
+
     def update(self, logits: Tensor, view: Tensor | None) -> None:
         """Move every tensor that has a learning rate down the gradient of the objective."""
         total = self.objective(logits, view)
-        moved = {} if total is None else self.descend(total)
+        moved: dict[str, Tensor] = {}
+        rates: dict[str, Tensor | float] = {}
+        if total is not None:
+            moved, rates = (
+                self.descend(total) if self.settings.lr_scheme in STEP_OF_PALM else self.hand_over(total)
+            )
         self.move(moved)
-        self._note_rates(moved)
+        self._note_rates(moved, rates)
 
-    def descend(self, total: Tensor) -> dict[str, Tensor]:
-        """New values of the tensors that have an importance i, at learning rate kappa * i (Eq. 8)."""
+    def descend(self, total: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
+        """New values of the tensors that have an importance i, at learning rate kappa * i (Eq. 8).
+
+        Beside them the rates that are not kappa * i, for the report.
+        """
         s = self.settings
-        rates = {name: s.lr * factor for name, factor in self.factor.items()}
+        rates = {name: self.kappa * factor for name, factor in self.factor.items()}
         if s.adam_state == "fresh":
-            return {
+            moved = {
                 name: sign_step(self.value(name), gradient, rates[name], weight_decay=s.weight_decay)
                 for name, gradient in self.gradients(total, rates).items()
             }
-        wanted = None if s.frozen_moments == "update" else rates
-        return self.adam(self.gradients(total, wanted), rates, weight_decay=s.weight_decay)
+        else:
+            wanted = None if s.frozen_moments == "update" else rates
+            moved = self.adam(self.gradients(total, wanted), rates, weight_decay=s.weight_decay)
+        return self.order_by_depth(moved) if s.lr_scheme == "autolr" else (moved, {})
 
-    def _note_rates(self, moved: Iterable[str]) -> None:
+    def order_by_depth(self, moved: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
+        """Scale the steps so that the relative change of the layers grows with depth (AutoLR)."""
+        before = {name: self.value(name) for name in self.adapted if name in moved}
+        factors = depth_factors(before, {name: moved[name] for name in before})
+        scaled = {name: theta + factors[name] * (moved[name] - theta) for name, theta in before.items()}
+        return scaled, {name: self.kappa * factor for name, factor in factors.items()}
+
+    def hand_over(self, total: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
+        """New values of the selected tensors from another optimiser, and the learning rates it had."""
+        s = self.settings
+        return self.optimise(
+            s.lr_scheme,
+            self.gradients(total, self.factor),
+            self.scheme_lr,
+            fresh=s.optimizer_state == "fresh",
+            weight_decay=s.weight_decay,
+            skip_1d=s.lars_skip_1d,
+            convention=s.adafactor_convention,
+        )
+
+    def _note_rates(self, moved: Iterable[str], rates: Mapping[str, Tensor | float]) -> None:
+        """Report the importance of all tensors, and the rate of those that moved: kappa * i unless given."""
         means = _to_list([factor.mean() for factor in self.factor.values()])
         factors = dict(zip(self.factor, means, strict=True))
-        moving = set(moved)
+        tensors = {name: rate for name, rate in rates.items() if isinstance(rate, Tensor)}
+        known = {**rates, **dict(zip(tensors, _to_list(list(tensors.values())), strict=True))}
+        used = {name: float(known.get(name, self.kappa * factors[name])) for name in moved}
         self.note(
             importance={name: factors.get(name, 0.0) for name in self.adapted},
-            learning_rates={
-                name: self.settings.lr * factors[name] if name in moving else 0.0 for name in self.adapted
-            },
+            learning_rates={name: used.get(name, 0.0) for name in self.adapted},
             shares={
                 "selected": self.share(self.notes["selected"]),
-                "moved": self.share(moving),
+                "moved": self.share(used),
                 "ever_selected": self.share(self.ever_selected),
             },
         )
+
+    def _ones(self, names: Iterable[str]) -> dict[str, Tensor]:
+        return {name: wide(self.source[name]).new_ones(()) for name in names}
 
     def _note_in_words(self, words: str) -> None:
         self.note(notes=(*self.notes.get("notes", ()), words))

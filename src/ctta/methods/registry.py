@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from ctta.errors import SettingError
 from ctta.methods.base import Method
@@ -15,6 +15,7 @@ from ctta.settings import Settings, build, describe, suggestion
 
 M = TypeVar("M", bound=type[Method[Any]])
 Values = Mapping[str, Any]
+Confidence = Literal["high", "medium", "low"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class MethodEntry:
     paper: str
     year: int
     needs: frozenset[str]
+    cost: str
+    confidence: Confidence
     settings: Settings
     presets: Mapping[str, Values]
     variants: Mapping[str, Values]
@@ -64,11 +67,16 @@ def register(
     paper: str,
     year: int,
     needs: set[str] | None = None,
+    cost: str = "unknown",
+    confidence: Confidence = "medium",
     presets: Mapping[str, Values] | None = None,
     variants: Mapping[str, Values] | None = None,
 ) -> Callable[[M], M]:
     """Enter a method under a name. `needs` says in words what a model or stream must offer.
 
+    `cost` is what a batch costs, in forward passes of the model. `confidence` says how sure it is that the method
+    is the published one: "high" where official code was read, "medium" where it was not to be had, "low" for a
+    reconstruction from a description.
     The settings class is read from the type argument: `class Tent(Method[TentSettings])`. `variants` are
     bundles of settings chosen by the setting `variant`.
     """
@@ -87,6 +95,8 @@ def register(
             paper=paper,
             year=year,
             needs=frozenset(needs or ()),
+            cost=cost,
+            confidence=confidence,
             settings=describe(settings_type),
             presets=_frozen(presets),
             variants=_frozen(variants),

@@ -17,7 +17,14 @@ class SourceSettings:
     """Source has nothing to set."""
 
 
-@register("source", paper="no adaptation", year=0, presets={name: {} for name in BENCHMARKS})
+@register(
+    "source",
+    paper="no adaptation",
+    year=0,
+    cost="1",
+    confidence="high",
+    presets={name: {} for name in BENCHMARKS},
+)
 class Source(Method[SourceSettings]):
     """Adapt nothing; BatchNorm uses its source statistics."""
 

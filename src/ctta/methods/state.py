@@ -61,7 +61,7 @@ def check(method: Method[Any], state: State) -> None:
     for key, tensor in state.tensors.items():
         owner, _, name = key.partition("/")
         if kinds.get(owner) == "per tensor":
-            if name not in parameters or tensor.shape not in (parameters[name].shape, torch.Size([])):
+            if name not in parameters or not _fits(tensor.shape, parameters[name].shape):
                 raise StateError(f"The state holds {key} of shape {tuple(tensor.shape)}, which fits no parameter.")
             if tensor.dtype != wide(parameters[name]).dtype:
                 raise StateError(
@@ -133,6 +133,14 @@ def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 def network_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers of a network by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _fits(shape: torch.Size, parameter: torch.Size) -> bool:
+    """Tell whether a tensor is a number, or as its parameter with some dimensions reduced to 1."""
+    reduced = len(shape) == len(parameter) and all(
+        size in (1, whole) for size, whole in zip(shape, parameter, strict=True)
+    )
+    return reduced or not shape
 
 
 def _require_keys(what: str, given: Iterable[str], expected: Iterable[str]) -> None:

@@ -32,6 +32,8 @@ class TentSettings:
     paper="Tent: Fully Test-Time Adaptation by Entropy Minimization",
     year=2021,
     needs={"norm layers"},
+    cost="2",
+    confidence="high",
     presets={
         "cifar10-c": {"lr": 1e-3},
         "cifar100-c": {"lr": 1e-3},

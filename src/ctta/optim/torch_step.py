@@ -1,0 +1,123 @@
+"""One step of any optimiser of torch.optim, as a function: state goes in, new state comes out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ctta.errors import SettingError
+from ctta.precision import without_autocast
+from ctta.settings import suggestion
+
+REFUSED = {
+    "LBFGS": "evaluates the loss several times a step, which needs a closure",
+    "SparseAdam": "takes sparse gradients only",
+}
+
+
+class OptimizerState(NamedTuple):
+    """What an optimiser keeps, by parameter and then by its own name for it: tensors, and plain numbers."""
+
+    tensors: dict[str, dict[str, Tensor]]
+    numbers: dict[str, dict[str, float]]
+
+
+def torch_optimizer(name: str) -> type[Optimizer]:
+    """Return a class of torch.optim by name; one that cannot be used here is refused.
+
+    >>> torch_optimizer("RMSprop")
+    <class 'torch.optim.rmsprop.RMSprop'>
+    """
+    known: dict[str, type[Optimizer]] = {k: kind for k, kind in vars(torch.optim).items() if _is_optimizer(kind)}
+    if name in REFUSED:
+        raise SettingError(f"torch.optim.{name} {REFUSED[name]}: choose another one of {', '.join(known)}.")
+    if name not in known:
+        hint = suggestion(name, known)
+        raise SettingError(f"torch.optim has no optimiser `{name}`.{hint} Known: {', '.join(known)}.")
+    return known[name]
+
+
+def torch_options(kind: type[Optimizer], lr: float | None, weight_decay: float) -> dict[str, float]:
+    """Arguments for an optimiser: `lr` None is its own default, `weight_decay` is passed where it takes one."""
+    options = {} if lr is None else {"lr": lr}
+    if "weight_decay" in inspect.signature(kind).parameters:
+        options["weight_decay"] = weight_decay
+    elif weight_decay:
+        raise SettingError(f"torch.optim.{kind.__name__} has no weight decay: leave `weight_decay` at 0.")
+    return options
+
+
+def require_takes(kind: type[Optimizer], options: Mapping[str, float], shapes: Mapping[str, torch.Size]) -> None:
+    """Refuse an optimiser that does not take these options or tensors of these shapes (Muon: matrices only)."""
+    for name, shape in shapes.items():
+        try:
+            _build(kind, [nn.Parameter(torch.empty(shape, device="meta"))], options)
+        except ValueError as error:
+            raise SettingError(
+                f"torch.optim.{kind.__name__} refuses {name} of shape {tuple(shape)} with {dict(options)}: {error}"
+            ) from error
+
+
+def torch_step(
+    kind: type[Optimizer],
+    values: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor],
+    options: Mapping[str, float],
+    state: OptimizerState,
+) -> tuple[dict[str, Tensor], OptimizerState]:
+    """Return the new values of all tensors with a gradient, and the new state; the arguments stay as they are.
+
+    >>> theta, empty = {"w": torch.ones(1)}, OptimizerState({}, {})
+    >>> torch_step(torch.optim.SGD, theta, {"w": torch.ones(1)}, {"lr": 0.25}, empty)[0]
+    {'w': tensor([0.7500])}
+    """
+    parameters = {name: nn.Parameter(values[name].clone()) for name in gradients}
+    if not parameters:
+        return {}, state
+    optimizer = _build(kind, list(parameters.values()), options)
+    for name, parameter in parameters.items():
+        parameter.grad = gradients[name].clone()
+        before: dict[str, Any] = {key: tensor.clone() for key, tensor in state.tensors.get(name, {}).items()}
+        before |= {key: _scalar(key, x, parameter) for key, x in state.numbers.get(name, {}).items()}
+        if before:
+            optimizer.state[parameter] = before
+    with without_autocast(next(iter(parameters.values())).device.type):  # Adafactor multiplies matrices
+        optimizer.step()
+    tensors, numbers = dict(state.tensors), dict(state.numbers)
+    for name, parameter in parameters.items():
+        kept = {key: value for key, value in optimizer.state[parameter].items() if value is not None}
+        tensors[name] = {key: value for key, value in kept.items() if _as_parameter(key, value, parameter)}
+        numbers[name] = {key: float(value) for key, value in kept.items() if key not in tensors[name]}
+    return {name: p.detach() for name, p in parameters.items()}, OptimizerState(tensors, numbers)
+
+
+def _build(kind: Any, parameters: list[nn.Parameter], options: Mapping[str, float]) -> Optimizer:
+    optimizer: Optimizer = kind(parameters, **options)
+    return optimizer
+
+
+def _is_optimizer(kind: Any) -> bool:
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, Optimizer)
+        and kind is not Optimizer
+        and kind.__name__ not in REFUSED
+    )
+
+
+def _as_parameter(key: str, value: Any, parameter: Tensor) -> bool:
+    """Tell a tensor that belongs to the elements of a parameter from a step count or another number."""
+    if not isinstance(value, Tensor) or key == "step" or value.dtype != parameter.dtype:
+        return False
+    return value.dim() == parameter.dim()
+
+
+def _scalar(key: str, value: float, parameter: Tensor) -> Tensor:
+    """Return a number as optimisers hold it: in their scalar dtype, the step count on the CPU."""
+    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+    return torch.tensor(value, dtype=dtype, device="cpu" if key == "step" else parameter.device)
