@@ -25,9 +25,10 @@ from ctta.augment import CUSTOM, NAMED, Augmentation, choose
 from ctta.errors import AugmentError, ModelError, NonFiniteError, SettingError, StateError
 from ctta.inputs import InputGuard
 from ctta.methods.base import Augment, Method
+from ctta.methods.copies import cached_tensors, copy_network
 from ctta.methods.layers import all_finite
 from ctta.methods.registry import MethodEntry, find
-from ctta.methods.state import State, set_buffers
+from ctta.methods.state import State, undisturbed
 from ctta.report import Report
 
 META = "adapter"
@@ -136,7 +137,7 @@ class Adapter(nn.Module):
         self.training = False
         self.entry = entry
         with torch.inference_mode(False):
-            own = model if inplace else _copy(model, "Pass `inplace=True` to adapt the model itself")
+            own = model if inplace else copy_network(model, "Pass `inplace=True` to adapt the model itself")
             _require_movable(own)
             self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
         self._snapshot = {}
@@ -156,7 +157,10 @@ class Adapter(nn.Module):
 
     @property
     def model(self) -> nn.Module:
-        """The adapting model itself; `freeze()` gives a copy that stands still."""
+        """The adapting model itself (of a teacher and a student: the student).
+
+        `freeze()` gives a copy of what answers, and it stands still.
+        """
         return self.method.model
 
     # ---------------------------------------------------------------- predicting and adapting
@@ -187,18 +191,12 @@ class Adapter(nn.Module):
             return self._predict(self._guard.check(images))
 
     def _predict(self, x: Tensor) -> Tensor:
-        """Logits of an accepted batch. Models that change buffers as they predict get them back."""
-        model = self.method.model
-        kept = {name: value.clone() for name, value in model.named_buffers()}
-        seen = {name: (id(value), value._version) for name, value in model.named_buffers()}
+        """Logits of an accepted batch. What predicting disturbs (buffers, random generators) is put back."""
         try:
-            with torch.no_grad():
-                logits = self.method.predict(x)
+            with undisturbed(self.method), torch.no_grad():
+                return self.method.predict(x)
         finally:
             torch.clear_autocast_cache()  # a weight cast here has no graph, and must not meet the next step
-            if seen != {name: (id(value), value._version) for name, value in model.named_buffers()}:
-                set_buffers(model, kept)
-        return logits
 
     def _step(self, x: Tensor, before: State) -> tuple[Tensor, str | None]:
         """Let the method step; a step that is not finite is undone, and the prediction made without it."""
@@ -260,9 +258,10 @@ class Adapter(nn.Module):
             self._start()
 
     def freeze(self) -> nn.Module:
-        """Return a copy of the adapted model as an ordinary module that predicts as `predict` does."""
+        """Return a copy of what answers now, as an ordinary module that predicts as `predict` does."""
         with torch.inference_mode(False):
-            return _copy(self.model, "Its adapted weights are in `adapter.model`").requires_grad_(False)
+            advice = "Its adapted weights are in `adapter.model`"
+            return copy_network(self.method.frozen(), advice).requires_grad_(False)
 
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
@@ -349,7 +348,7 @@ class Adapter(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
         twin = Adapter.__new__(Adapter)
         memo[id(self)] = twin
-        memo.update(_cached_tensors(self.model))
+        memo.update(cached_tensors(self.model))
         twin.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.__dict__.items()})
         return twin
 
@@ -381,20 +380,3 @@ def _require_movable(model: nn.Module) -> None:
             "The model was built under torch.inference_mode(), so its weights cannot move in place: "
             "leave out `inplace=True`, or build it outside inference mode."
         )
-
-
-def _copy(model: nn.Module, advice: str) -> nn.Module:
-    try:
-        return copy.deepcopy(model, _cached_tensors(model))
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(f"{type(model).__name__} cannot be copied ({error}). {advice}.") from error
-
-
-def _cached_tensors(model: nn.Module) -> dict[int, Any]:
-    """Detached copies of tensors that modules keep from a forward pass, which deepcopy alone would refuse."""
-    return {
-        id(value): value.detach().clone()
-        for module in model.modules()
-        for value in vars(module).values()
-        if isinstance(value, Tensor) and not value.is_leaf
-    }

@@ -1,7 +1,11 @@
 """The mathematics of the methods as pure functions of tensors, one idea a file."""
 
 from ctta.functional.consistency import consistency
+from ctta.functional.cross_entropy import soft_cross_entropy, symmetric_cross_entropy
 from ctta.functional.entropy import FilteredEntropy, filtered_entropy, softmax_entropy
+from ctta.functional.fisher import fisher_weights
+from ctta.functional.negative_learning import complementary_classes, negative_learning
+from ctta.functional.pseudo_label import pseudo_label_nll
 from ctta.functional.sensitivity import (
     deviation,
     gradient_score,
@@ -13,13 +17,19 @@ from ctta.functional.uniform_kl import uniform_kl
 
 __all__ = [
     "FilteredEntropy",
+    "complementary_classes",
     "consistency",
     "deviation",
     "filtered_entropy",
+    "fisher_weights",
     "gradient_score",
     "importance",
     "moving_average",
+    "negative_learning",
+    "pseudo_label_nll",
     "sensitivity",
+    "soft_cross_entropy",
     "softmax_entropy",
+    "symmetric_cross_entropy",
     "uniform_kl",
 ]
