@@ -28,7 +28,7 @@ from ctta.methods.base import Augment, Method
 from ctta.methods.copies import cached_tensors, copy_network
 from ctta.methods.layers import all_finite
 from ctta.methods.registry import MethodEntry, find
-from ctta.methods.state import State, set_buffers
+from ctta.methods.state import State, undisturbed
 from ctta.report import Report
 
 META = "adapter"
@@ -157,7 +157,10 @@ class Adapter(nn.Module):
 
     @property
     def model(self) -> nn.Module:
-        """The adapting model itself; `freeze()` gives a copy that stands still."""
+        """The adapting model itself (of a teacher and a student: the student).
+
+        `freeze()` gives a copy of what answers, and it stands still.
+        """
         return self.method.model
 
     # ---------------------------------------------------------------- predicting and adapting
@@ -188,18 +191,12 @@ class Adapter(nn.Module):
             return self._predict(self._guard.check(images))
 
     def _predict(self, x: Tensor) -> Tensor:
-        """Logits of an accepted batch. Models that change buffers as they predict get them back."""
-        model = self.method.model
-        kept = {name: value.clone() for name, value in model.named_buffers()}
-        seen = {name: (id(value), value._version) for name, value in model.named_buffers()}
+        """Logits of an accepted batch. What predicting disturbs (buffers, random generators) is put back."""
         try:
-            with torch.no_grad():
-                logits = self.method.predict(x)
+            with undisturbed(self.method), torch.no_grad():
+                return self.method.predict(x)
         finally:
             torch.clear_autocast_cache()  # a weight cast here has no graph, and must not meet the next step
-            if seen != {name: (id(value), value._version) for name, value in model.named_buffers()}:
-                set_buffers(model, kept)
-        return logits
 
     def _step(self, x: Tensor, before: State) -> tuple[Tensor, str | None]:
         """Let the method step; a step that is not finite is undone, and the prediction made without it."""
@@ -261,10 +258,10 @@ class Adapter(nn.Module):
             self._start()
 
     def freeze(self) -> nn.Module:
-        """Return a copy of the adapted model as an ordinary module that predicts as `predict` does."""
+        """Return a copy of what answers now, as an ordinary module that predicts as `predict` does."""
         with torch.inference_mode(False):
             advice = "Its adapted weights are in `adapter.model`"
-            return copy_network(self.model, advice).requires_grad_(False)
+            return copy_network(self.method.frozen(), advice).requires_grad_(False)
 
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False

@@ -5,6 +5,7 @@ import pytest
 from ctta.checks import CHECKS, NETWORKS, Case, run_check
 from ctta.methods import find, list_methods
 
+BASE = {"cotta": {"views": 3}, "dss": {"views": 3}}  # the default of 32 views takes half a minute a network
 EXTRA = {
     "adacontrast": [
         {"lr": 1e-2, "queue_size": 10, "bank_size": 9, "neighbours": 3, "refine_after": 6, "train_mode": "all"},
@@ -19,13 +20,22 @@ EXTRA = {
         {"lr_scheme": "autolr", "adam_state": "persistent", "selection": "pseudo-label", "eta": 1.0},
         {"steps": 2, "returned_logits": "after", "forward_order": "late", "bn_mode": "source", "modules": "all"},
     ],
+    "law": [
+        {"variant": "paper", "lr": 1e-2},
+        {"lam": 0, "tau": 0.5, "accumulate": 0.9, "unit": "module", "weight_decay": 1e-3, "steps": 2},
+    ],
+    "cotta": [
+        {"ap": 0.3, "views": 2, "loss": "symmetric", "optimizer": "sgd", "rst": 0.2, "parameters": "all"},
+        {"ap": 0, "mt": 0.5, "rst": 0, "steps": 2},
+    ],
+    "dss": [{"views": 2, "loss": "symmetric", "tau_momentum": 0.5, "neg": 0.3, "nl_high": 0}],
 }
 CASES = [
     (entry.name, settings, network)
     for entry in list_methods()
-    for settings in [{}, *EXTRA.get(entry.name, [])]
+    for settings in [BASE.get(entry.name, {}), *EXTRA.get(entry.name, [])]
     for network in NETWORKS.values()
-    if not settings or network.name in ("bn2d", "bn1d-head", "vit", "unused", "stateful")
+    if settings == BASE.get(entry.name, {}) or network.name in ("bn2d", "bn1d-head", "vit", "unused", "stateful")
 ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ctta.functional.cross_entropy import soft_cross_entropy
+
 __all__ = ["consistency"]
 
 
@@ -19,7 +21,7 @@ def consistency(logits: Tensor, view_logits: Tensor, *, samples: Tensor | None =
     >>> consistency(torch.zeros(2, 4), torch.zeros(2, 4), samples=torch.tensor([False, False]))
     tensor(0.)
     """
-    cross_entropy = -(logits.softmax(1) * view_logits.log_softmax(1)).sum(1)
+    cross_entropy = soft_cross_entropy(view_logits, logits)
     if samples is None:
         return cross_entropy.mean()
     return torch.where(samples, cross_entropy, 0.0).sum() / samples.sum().clamp(min=1)

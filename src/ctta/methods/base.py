@@ -66,6 +66,10 @@ class Method(Generic[S]):
         """Return the logits `step` would return if it did not adapt; changes nothing."""
         return self.forward(x)
 
+    def frozen(self) -> nn.Module:
+        """Return the module that answers as `predict` does; override where that is not the adapted model."""
+        return self.model
+
     def adaptable(self) -> Group:
         """Which parameters this method moves; override where a setting decides."""
         return self.adapts
@@ -91,18 +95,8 @@ class Method(Generic[S]):
 
     def view(self, x: Tensor) -> Tensor:
         """Return an augmented copy of the batch, a constant for autograd."""
-        with torch.no_grad(), without_autocast(x.device.type):
-            if isinstance(self.augment, Augmentation):
-                self.clipped_view = True
-                view = self.augment(x, self.rng.generator)
-            else:
-                view = self.augment(x.clone())
-        if not isinstance(view, Tensor) or view.shape[:1] != x.shape[:1] or view.dtype != x.dtype:
-            raise AugmentError(
-                f"Expected `augment` to return a batch of {len(x)} images in {x.dtype}, "
-                f"but got {describe_value(view)}."
-            )
-        return view.clone() if view.is_inference() else view.detach()
+        self.clipped_view |= isinstance(self.augment, Augmentation)
+        return make_view(self.augment, x, self.rng.generator)
 
     def gradients(
         self, loss: Tensor, names: Iterable[str] | None = None, *, retain_graph: bool = False
@@ -241,6 +235,18 @@ class Method(Generic[S]):
                 "per_tensor(), scalar(), buffer(), network() or generator() of ctta.methods."
             )
         super().__setattr__(name, value)
+
+
+def make_view(augment: Augment, x: Tensor, generator: torch.Generator) -> Tensor:
+    """Augment a batch; only augmentations of ours draw from the generator."""
+    with torch.no_grad(), without_autocast(x.device.type):
+        view = augment(x, generator) if isinstance(augment, Augmentation) else augment(x.clone())
+    if not isinstance(view, Tensor) or view.shape[:1] != x.shape[:1] or view.dtype != x.dtype:
+        raise AugmentError(
+            f"Expected `augment` to return a batch of {len(x)} images in {x.dtype}, "
+            f"but got {describe_value(view)}."
+        )
+    return view.clone() if view.is_inference() else view.detach()
 
 
 def describe_value(value: Any) -> str:

@@ -7,7 +7,8 @@ its state (`ctta.methods.kept`) gets all of them, and gets them right together.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,30 @@ def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
                     module._buffers[leaf] = None if value is None else value.clone()
                 else:
                     now.copy_(value)
+
+
+@contextmanager
+def undisturbed(method: Method[Any]) -> Iterator[None]:
+    """Put back whatever a prediction disturbs: the buffers of every network, the generators."""
+    kinds = {name: item.kind for name, item in method.kept().items()}
+    networks = [method.model, *(getattr(method, name) for name, kind in kinds.items() if kind == "network")]
+    generators = [getattr(method, name) for name, kind in kinds.items() if kind == "generator"]
+    buffers = [{name: value.clone() for name, value in network.named_buffers()} for network in networks]
+    seen = [_versions(network) for network in networks]
+    drawn = [item.state() for item in generators]
+    try:
+        yield
+    finally:
+        for network, before, values in zip(networks, seen, buffers, strict=True):
+            if before != _versions(network):
+                set_buffers(network, values)
+        for item, before in zip(generators, drawn, strict=True):
+            item.restore(before)
+
+
+def _versions(network: nn.Module) -> dict[str, tuple[int, int]]:
+    """Tell buffers that were replaced or written to from those that were not."""
+    return {name: (id(value), value._version) for name, value in network.named_buffers()}
 
 
 def network_tensors(module: nn.Module) -> dict[str, Tensor]:

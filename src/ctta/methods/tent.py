@@ -8,10 +8,8 @@ from typing import Literal
 from torch import Tensor
 
 from ctta.functional import softmax_entropy
-from ctta.methods.kept import per_tensor
-from ctta.methods.moments import AdamMemory
+from ctta.methods.descent import Descent
 from ctta.methods.registry import register
-from ctta.optim import sgd
 from ctta.settings import setting
 
 
@@ -43,12 +41,10 @@ class TentSettings:
         "palm-repo-cifar100-c": {"lr": 2e-5},
     },
 )
-class Tent(AdamMemory[TentSettings]):
+class Tent(Descent[TentSettings]):
     """Minimise the mean prediction entropy over the scale and shift of the norm layers."""
 
     adapts = "norm"
-
-    velocity: dict[str, Tensor] = per_tensor("Velocity of sgd.")
 
     def step(self, x: Tensor) -> Tensor:
         """Take `steps` updates; return the logits before the last."""
@@ -58,32 +54,3 @@ class Tent(AdamMemory[TentSettings]):
             self.descend(self.gradients(entropy))
             self.note(losses={"entropy": entropy.item(), "total": entropy.item()})
         return logits
-
-    def descend(self, gradients: dict[str, Tensor]) -> None:
-        """Move every tensor that has a gradient."""
-        s = self.settings
-        rates = dict.fromkeys(gradients, s.lr)
-        if s.optimizer == "adam":
-            moved = self.adam(gradients, rates, beta1=s.momentum, weight_decay=s.weight_decay)
-        else:
-            moved = {name: self.sgd(name, gradient) for name, gradient in gradients.items()}
-        self.move(moved)
-        self.note(
-            learning_rates={name: rates.get(name, 0.0) for name in self.adapted},
-            shares={"moved": self.share(moved)},
-        )
-
-    def sgd(self, name: str, gradient: Tensor) -> Tensor:
-        """Return the new value of one tensor after a step of gradient descent with momentum."""
-        s = self.settings
-        theta = self.value(name)
-        moved, self.velocity[name] = sgd(
-            theta,
-            gradient,
-            s.lr,
-            self.velocity.get(name),
-            momentum=s.momentum,
-            nesterov=s.nesterov,
-            weight_decay=s.weight_decay,
-        )
-        return moved

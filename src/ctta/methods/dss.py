@@ -1,0 +1,75 @@
+"""DSS: continual test-time adaptation by dynamic sample selection (Wang et al., WACV 2024), our reconstruction.
+
+The authors published no code, and what is known of the method is its outline: CoTTA's student and teacher, a
+threshold that moves with the teacher's confidence and parts the samples of high from those of low quality, and
+positive and negative learning on both kinds. Everything else here is our choice, and every choice is a setting.
+Do not compare its numbers with the published ones digit by digit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ctta.functional import complementary_classes, negative_learning
+from ctta.methods.kept import scalar
+from ctta.methods.registry import register
+from ctta.methods.teacher import TEACHER_PRESETS, MeanTeacher, TeacherSettings
+from ctta.settings import setting
+
+
+@dataclass(frozen=True)
+class DssSettings(TeacherSettings):
+    """Settings of DSS (our reconstruction); what it shares with CoTTA has CoTTA's defaults."""
+
+    tau_momentum: float = setting(
+        0.999, "Share of the old threshold in the new one; 0.9 follows within ten batches.", low=0.0, high=1.0
+    )
+    neg: float | None = setting(
+        None,
+        "Classes the teacher gives less than this probability are ruled out (None: 1 / classes).",
+        low=0.0,
+        high=1.0,
+    )
+    nl_high: float = setting(1.0, "Weight of negative learning on samples of high quality.", low=0.0)
+    lam_n: float = setting(1.0, "Weight of negative learning.", low=0.0, aka=("lambda_n", "lam", "lambda"))
+
+
+@register(
+    "dss",
+    paper="Continual Test-Time Domain Adaptation via Dynamic Sample Selection (our reconstruction)",
+    year=2024,
+    presets=TEACHER_PRESETS,
+)
+class Dss(MeanTeacher[DssSettings]):
+    """Our reconstruction of DSS: CoTTA that learns sure samples, and unlearns classes ruled out."""
+
+    tau: float | None = scalar(None, "Confidence threshold; it starts from 1 / classes at the first batch.")
+
+    def objective(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Positive learning on samples of high quality plus weighted negative learning on all."""
+        s = self.settings
+        probabilities = target.softmax(1)
+        confidence = probabilities.amax(1)
+        high = confidence >= self.update_threshold(confidence, target.shape[1])
+        positive = torch.where(high, self.agreement(logits, target), 0.0).mean()
+        ruled_out = complementary_classes(probabilities, 1.0 / target.shape[1] if s.neg is None else s.neg)
+        negative = (torch.where(high, s.nl_high, 1.0) * negative_learning(logits, ruled_out)).mean()
+        total = positive + s.lam_n * negative
+        terms = [term.detach() for term in (positive, negative, total)]
+        *values, count = torch.stack([*terms, high.sum().to(total.dtype)]).tolist()
+        self.note(
+            losses=dict(zip(("positive", "negative", "total"), values, strict=True)),
+            kept=int(count),
+            notes=(*self.notes.get("notes", ()), f"confidence threshold {self.tau:.4f}"),
+        )
+        return total
+
+    def update_threshold(self, confidence: Tensor, classes: int) -> float:
+        """Let the threshold follow the mean confidence of the batch; return it."""
+        before = 1.0 / classes if self.tau is None else self.tau
+        m = self.settings.tau_momentum
+        self.tau = m * before + (1.0 - m) * confidence.mean().item()
+        return self.tau
