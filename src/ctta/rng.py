@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -43,3 +45,17 @@ class Rng:
         twin.__setstate__(self.__getstate__())
         memo[id(self)] = twin
         return twin
+
+    @contextlib.contextmanager
+    def lend(self, device: torch.device) -> Iterator[None]:
+        """Seed the global generators with a draw from this one for a while: dropout knows no other.
+
+        Afterwards the random state of the CPU and of the device is as before.
+        """
+        seed = int(torch.randint(2**62, (), generator=self.generator, device="cpu"))
+        accelerated = device.type not in ("cpu", "meta")
+        with torch.random.fork_rng(devices=[device] if accelerated else [], device_type=device.type):
+            torch.default_generator.manual_seed(seed)
+            if accelerated:
+                torch.get_device_module(device).manual_seed(seed)
+            yield

@@ -12,13 +12,23 @@ EXTRA = {
         {"adapt_share": 0.3, "lr": 5e-3, "weight_decay": 1e-3, "temperature_schedule": "grow"},
         {"steps": 2, "returned_logits": "after", "forward_order": "late", "bn_mode": "source", "modules": "all"},
     ],
+    "sft": [
+        {"variant": "original", "mode": "train", "steps": 2},
+        {"mode": "train", "lr": 1e-2, "weight_decay": 1e-3, "consistency_scale": "classes"},
+        {"lam": 0, "margin_unit": "nats", "entropy_margin": 5.0, "scope": "stem-and-first-stage"},
+    ],
+    "ecotta": [
+        {"variant": "paper", "lr": 0.05, "entropy_margin": 1.0, "parts": 2},
+        {"two_step": False, "bn_mode": "source", "lambda_r": 2.0},
+        {"detach_parts": False, "momentum": 0.0, "parts": "1,1,2"},
+    ],
 }
 CASES = [
     (entry.name, settings, network)
     for entry in list_methods()
     for settings in [{}, *EXTRA.get(entry.name, [])]
     for network in NETWORKS.values()
-    if not settings or network.name in ("bn2d", "bn1d-head", "vit", "unused", "stateful")
+    if not settings or network.name in ("bn2d", "bn1d-head", "vit", "unused", "stateful", "resnet")
 ]
 
 

@@ -19,6 +19,7 @@ CASES = {
     "palm_imagenetc": ("palm", {"preset": "imagenet-c"}),
     "palm_switching": ("palm", {**PALM, "eta": 0.12, "alpha": 0.7}),
     "palm_none_selected": ("palm", {**PALM, "eta": 1e-12}),
+    "sft_cifar10c": ("sft", {"preset": "cifar10-c"}),
 }
 PALM_CASES = [name for name in CASES if name.startswith("palm")]
 

@@ -166,18 +166,18 @@ def gray(x: Tensor) -> Tensor:
     return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue).unsqueeze(1)
 
 
-def brightness(x: Tensor, factor: float) -> Tensor:
-    """Scale the image."""
+def brightness(x: Tensor, factor: float | Tensor) -> Tensor:
+    """Scale the image; here and below a number may be a tensor instead, one for each image."""
     return (x * factor).clamp_(0.0, 1.0)
 
 
-def contrast(x: Tensor, factor: float) -> Tensor:
+def contrast(x: Tensor, factor: float | Tensor) -> Tensor:
     """Scale the distance of each pixel to the image's mean luminance."""
     mean = gray(x).mean((1, 2, 3), keepdim=True)
     return (x * factor + mean * (1.0 - factor)).clamp_(0.0, 1.0)
 
 
-def saturation(x: Tensor, factor: float) -> Tensor:
+def saturation(x: Tensor, factor: float | Tensor) -> Tensor:
     """Scale the distance of each pixel to its own luminance."""
     return (x * factor + gray(x) * (1.0 - factor)).clamp_(0.0, 1.0) if x.shape[1] == 3 else x
 
@@ -187,7 +187,7 @@ def gamma(x: Tensor, exponent: float) -> Tensor:
     return x.clamp(1e-8, 1.0).pow_(exponent).clamp_(0.0, 1.0)
 
 
-def hue(x: Tensor, turn: float) -> Tensor:
+def hue(x: Tensor, turn: float | Tensor) -> Tensor:
     """Turn the hue by a fraction of the colour circle."""
     if x.shape[1] != 3:
         return x

@@ -13,6 +13,7 @@ VERBS = {
     "demo": "Adapt a small model to a changing stream: a first run that needs nothing.",
     "run": "Compare methods on your own model and data.",
     "train": "Train a source model on clean images.",
+    "warmup": "Prepare what a method must learn from labelled source data (EcoTTA).",
     "data": "Get, make, list and verify datasets and checkpoints.",
     "methods": "List the methods, or one method's settings and presets.",
     "doctor": "Show versions, device, threads, extras, and what is missing.",

@@ -13,19 +13,9 @@ from rich.console import Console
 
 from ctta._version import __version__
 from ctta.cli.progress import step_bar
-from ctta.settings import build, describe
+from ctta.cli.recipe import recipe_options
+from ctta.settings import build
 from ctta.train import TrainSettings
-
-
-def recipe_options(command: Any) -> Any:
-    """One flag for every setting of the recipe, with its help and default."""
-    for item in reversed(describe(TrainSettings)):
-        kind = int if int in item.types else float
-        flag = f"--{item.name.replace('_', '-')}"
-        command = click.option(
-            flag, item.name, type=kind, default=item.default, show_default=True, help=item.help
-        )(command)
-    return command
 
 
 @click.command("train")
@@ -33,7 +23,7 @@ def recipe_options(command: Any) -> Any:
 @click.argument("data")
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: torch's choice).")
-@recipe_options
+@recipe_options(TrainSettings)
 def command(arch: str, data: str, out: Path, threads: int | None, **recipe: Any) -> None:
     """Train ARCH on DATA (cifar10, cifar100, or a folder of images by class) and write the weights to OUT.
 

@@ -1,4 +1,4 @@
-"""Adam whose moments last from batch to batch, as declared state for methods that want it."""
+"""Adam and SGD whose moments last from batch to batch, as declared state for methods that want it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ctta.methods.base import Method
 from ctta.methods.kept import per_tensor, scalar
-from ctta.optim import AdamState, adam
+from ctta.optim import AdamState, adam, sgd
 
 S = TypeVar("S")
 
@@ -42,4 +42,33 @@ class AdamMemory(Method[S]):
             self.mean[name], self.square[name], self.updates[name] = after
             if name in rates:
                 moved[name] = value
+        return moved
+
+
+class SgdMemory(Method[S]):
+    """A method that can take steps of gradient descent with momentum."""
+
+    velocity: dict[str, Tensor] = per_tensor("Velocity of sgd.")
+
+    def sgd(
+        self,
+        gradients: Mapping[str, Tensor],
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> dict[str, Tensor]:
+        """Update the velocity of every tensor with a gradient; return their new values."""
+        moved: dict[str, Tensor] = {}
+        for name, gradient in gradients.items():
+            moved[name], self.velocity[name] = sgd(
+                self.value(name),
+                gradient,
+                lr,
+                self.velocity.get(name),
+                momentum=momentum,
+                nesterov=nesterov,
+                weight_decay=weight_decay,
+            )
         return moved
