@@ -36,13 +36,15 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     aka: tuple[str, ...] = (),
+    many: bool = False,
 ) -> Any:
     """Declare one setting: its default, one sentence of help, and its range.
 
     `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. `aka` are names people may try
-    for it: they are not accepted, but answered with the right one.
+    for it: they are not accepted, but answered with the right one. `many` is for a string that is a list of words
+    or whole numbers: a list is accepted too, and kept as one string with commas.
     """
-    facts = {"help": help, "low": low, "high": high, "above": above, "below": below, "aka": aka}
+    facts = {"help": help, "low": low, "high": high, "above": above, "below": below, "aka": aka, "many": many}
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -60,6 +62,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     aka: tuple[str, ...] = ()
+    many: bool = False
 
     @property
     def accepts(self) -> str:
@@ -72,7 +75,9 @@ class Setting:
         if bool in self.types:
             words.append("True or False")
         if str in self.types:
-            words.append("a string")
+            words.append("a string with commas" if self.many else "a string")
+        if self.many:
+            words.append("a list")
         if type(None) in self.types:
             words.append("None")
         return " or ".join(words) if len(words) < 3 else ", ".join(words[:-1]) + " or " + words[-1]
@@ -83,6 +88,8 @@ class Setting:
             return None
         if isinstance(value, str) and (value in self.choices or str in self.types):
             return value
+        if self.many and isinstance(value, list | tuple) and all(type(item) in (str, int) for item in value):
+            return ",".join(map(str, value))
         if isinstance(value, bool):
             if bool in self.types:
                 return value

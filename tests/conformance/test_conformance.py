@@ -29,13 +29,24 @@ EXTRA = {
         {"ap": 0, "mt": 0.5, "rst": 0, "steps": 2},
     ],
     "dss": [{"views": 2, "loss": "symmetric", "tau_momentum": 0.5, "neg": 0.3, "nl_high": 0}],
+    "sft": [
+        {"variant": "original", "mode": "train", "steps": 2},
+        {"mode": "train", "lr": 1e-2, "weight_decay": 1e-3, "consistency_scale": "classes"},
+        {"lam": 0, "margin_unit": "nats", "entropy_margin": 5.0, "scope": "stem-and-first-stage"},
+    ],
+    "ecotta": [
+        {"variant": "paper", "lr": 0.05, "entropy_margin": 1.0, "parts": 2},
+        {"two_step": False, "bn_mode": "source", "lambda_r": 2.0},
+        {"detach_parts": False, "momentum": 0.0, "parts": "1,1,2"},
+    ],
 }
 CASES = [
     (entry.name, settings, network)
     for entry in list_methods()
     for settings in [BASE.get(entry.name, {}), *EXTRA.get(entry.name, [])]
     for network in NETWORKS.values()
-    if settings == BASE.get(entry.name, {}) or network.name in ("bn2d", "bn1d-head", "vit", "unused", "stateful")
+    if settings == BASE.get(entry.name, {})
+    or network.name in ("bn2d", "bn1d-head", "vit", "unused", "stateful", "resnet")
 ]
 
 

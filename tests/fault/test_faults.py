@@ -16,12 +16,12 @@ import ctta
 from ctta.checks.networks import NETWORKS
 from ctta.checks.promises import bad_batches
 
-NETWORK = NETWORKS["residual"]
+NETWORK = NETWORKS["resnet"]
 PRELUDE = """
     import torch, ctta, sys
     from ctta.checks.networks import NETWORKS
     torch.set_num_threads(1)
-    net = NETWORKS["residual"]
+    net = NETWORKS["resnet"]
 """
 
 

@@ -29,6 +29,7 @@ CASES = {
     "law_official_lambda": ("law", {"preset": "cifar10-c"}),
     "cotta_norestore": ("cotta", {"preset": "cifar10-c", "views": 4, "rst": 0}),
     "cotta_cifar10c_aug4": ("cotta", {"preset": "cifar10-c", "views": 4}),
+    "sft_cifar10c": ("sft", {"preset": "cifar10-c"}),
 }
 PALM_CASES = [name for name in CASES if name.startswith("palm")]
 LAW_CASES = [name for name in CASES if name.startswith("law")]

@@ -22,6 +22,7 @@ class Example:
     share: float | None = setting(None, "Maybe.", above=0.0, high=1.0)
     label: str = setting("x", "A word.")
     positive: float = setting(1.0, "Above zero.", above=0.0)
+    words: str = setting("", "Some words.", many=True)
 
 
 def make(**values):
@@ -33,6 +34,12 @@ def test_values_are_converted_to_their_declared_type():
     assert made == Example(rate=1.0, size=4, level=0.5, share=1.0)
     assert type(made.rate) is float
     assert type(made.size) is int
+
+
+def test_a_list_is_kept_as_one_string_where_many_words_are_meant():
+    assert make(words=["a", "b"]).words == make(words=("a", "b")).words == make(words="a,b").words == "a,b"
+    assert make(words=[2, 2, 4]).words == "2,2,4"
+    assert make(words=[]).words == ""
 
 
 @pytest.mark.parametrize(
@@ -51,6 +58,8 @@ def test_values_are_converted_to_their_declared_type():
         ({"share": 0.0}, "a number in (0, 1] or None, but got 0.0"),
         ({"label": 3}, "a string, but got 3"),
         ({"positive": 0}, "a number above 0, but got 0"),
+        ({"words": [1.5]}, "a string with commas or a list, but got [1.5]"),
+        ({"label": ["a"]}, "a string, but got ['a']"),
     ],
 )
 def test_impossible_values_are_refused_with_what_would_be_accepted(values, words):
@@ -105,7 +114,7 @@ def test_a_seed_that_is_no_seed_is_refused(seed):
 
 def test_settings_are_described_as_plain_data():
     described = describe(Example)
-    assert described.names == ("rate", "size", "warm", "mode", "level", "share", "label", "positive")
+    assert described.names == ("rate", "size", "warm", "mode", "level", "share", "label", "positive", "words")
     assert described["level"].choices == ("auto",)
     assert "rate" in described
     assert described[0] in described

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ctta.models.normalise import Normalise
+from ctta.models.wrn import WideResNet
+
 CLASSES = 5
 IMAGE = (3, 12, 12)
 CLIP = (3, 4, 8, 8)
 
-MODEL_NEEDS = frozenset({"norm layers", "conv or norm layers", "linear classifier"})
+LAYERS = frozenset({"norm layers", "conv or norm layers", "linear classifier"})
+MODEL_NEEDS = LAYERS | {"named stages"}
 """Needs a model can meet; the rest of an entry's `needs` concern data or streams."""
 
 
@@ -23,7 +27,7 @@ class Network:
     name: str
     build: Callable[[], nn.Module]
     shape: tuple[int, ...] = IMAGE
-    meets: frozenset[str] = MODEL_NEEDS
+    meets: frozenset[str] = LAYERS
 
     def make(self, dtype: torch.dtype = torch.float32) -> nn.Module:
         """Build it with fixed weights and plausible source statistics, without touching global random state."""
@@ -75,6 +79,40 @@ class _Residual(nn.Module):
         x = self.bn1(self.stem(x)).relu()
         x = x + self.bn2(self.conv1(x)).relu()
         return self.fc(self.dropout(x.mean((2, 3))))  # type: ignore[no-any-return]
+
+
+class _Block(nn.Module):
+    """Two convolutions beside a shortcut; where the width changes, a projection."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.dropout = nn.Dropout(0.2)
+        self.shortcut = nn.Conv2d(width_in, width, 1, stride) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.dropout(self.bn1(self.conv1(x)).relu())
+        return (self.bn2(self.conv2(y)) + self.shortcut(x)).relu()  # type: ignore[no-any-return]
+
+
+class _ResNet(nn.Module):
+    """Stages layer1 to layer3, as in torchvision's ResNets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(4)
+        self.layer1 = nn.Sequential(_Block(4, 4, 1), _Block(4, 4, 1))
+        self.layer2 = nn.Sequential(_Block(4, 6, 2))
+        self.layer3 = nn.Sequential(_Block(6, 8, 2))
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer1(self.bn1(self.conv1(x)).relu())
+        return self.fc(self.layer3(self.layer2(x)).mean((2, 3)))  # type: ignore[no-any-return]
 
 
 class _Unused(nn.Module):
@@ -158,6 +196,11 @@ def _bn3d() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(6, CLASSES))
 
 
+def _wrn() -> nn.Module:
+    """Stages `1.block1` to `1.block3`, behind a normalisation."""
+    return nn.Sequential(Normalise((0.5,) * 3, (0.25,) * 3), WideResNet(10, 1, CLASSES))
+
+
 def _mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 16), nn.ReLU(), nn.Linear(16, CLASSES))
 
@@ -167,6 +210,8 @@ NETWORKS: dict[str, Network] = {
     for network in (
         Network("bn2d", lambda: nn.Sequential(*_stem(nn.BatchNorm2d, bias=False), *_head())),
         Network("residual", _Residual),
+        Network("resnet", _ResNet, meets=MODEL_NEEDS),
+        Network("wrn", _wrn, meets=MODEL_NEEDS),
         Network("bn1d-head", _bn1d_head),
         Network("bn3d", _bn3d, shape=CLIP),
         Network("groupnorm", lambda: nn.Sequential(*_stem(lambda c: nn.GroupNorm(2, c)), *_head())),

@@ -14,6 +14,7 @@ VERBS = {
     "run": "Compare methods on your own model and data.",
     "reproduce": "Rebuild the tables and figures of the paper beside its published numbers.",
     "train": "Train a source model on clean images.",
+    "warmup": "Prepare what a method must learn from labelled source data (EcoTTA).",
     "data": "Get, make, list and verify datasets and checkpoints.",
     "methods": "List the methods, or one method's settings and presets.",
     "doctor": "Show versions, device, threads, extras, and what is missing.",

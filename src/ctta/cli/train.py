@@ -13,19 +13,9 @@ from rich.console import Console
 
 from ctta._version import __version__
 from ctta.cli.progress import step_bar
-from ctta.settings import build, describe
+from ctta.cli.recipe import recipe_options
+from ctta.settings import build
 from ctta.train import TrainSettings
-
-
-def recipe_options(command: Any) -> Any:
-    """One flag for every setting of the recipe, with its help and default."""
-    for item in reversed(describe(TrainSettings)):
-        kind = int if int in item.types else float
-        flag = f"--{item.name.replace('_', '-')}"
-        command = click.option(
-            flag, item.name, type=kind, default=item.default, show_default=True, help=item.help
-        )(command)
-    return command
 
 
 @click.command("train")
@@ -45,7 +35,7 @@ def recipe_options(command: Any) -> Any:
     help="Do not train: average these weights (ends of cycles) and measure their statistics. May be repeated.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: torch's choice).")
-@recipe_options
+@recipe_options(TrainSettings)
 def command(
     arch: str,
     data: str,

@@ -3,6 +3,7 @@
 from ctta.models.normalise import Normalise, Normalised
 from ctta.models.resnet import CifarResNet, ResNet
 from ctta.models.resnext import ResNeXt29
+from ctta.models.stages import Stages, find_stages
 from ctta.models.weights import read_weights, weight_hash
 from ctta.models.wrn import WideResNet
 from ctta.models.zoo import build, load
@@ -13,8 +14,10 @@ __all__ = [
     "Normalised",
     "ResNeXt29",
     "ResNet",
+    "Stages",
     "WideResNet",
     "build",
+    "find_stages",
     "load",
     "read_weights",
     "weight_hash",

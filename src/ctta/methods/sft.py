@@ -1,0 +1,168 @@
+"""SFT: surgical fine-tuning of the first stage (Lee et al., ICLR 2023), continual and without labels as in PALM.
+
+Surgical fine-tuning trains one block of a network on labelled target data. The PALM paper compares with a
+continual version of its own making: the first stage moves down PALM's objective (entropy of the sure samples plus
+consistency with an augmented view) at one fixed learning rate. `variant="palm-repo"` is the code that made the
+published rows; `variant="original"` takes from the authors of SFT what can be had without labels: the stem moves
+too, Adam with weight decay, source statistics in eval mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ctta.errors import UnsupportedModelError
+from ctta.functional import consistency, filtered_entropy
+from ctta.methods.layers import NORM, collect
+from ctta.methods.moments import AdamMemory, SgdMemory
+from ctta.methods.registry import register
+from ctta.models.stages import STEM, find_stages
+from ctta.settings import setting
+
+
+@dataclass(frozen=True)
+class SftSettings:
+    """Settings of SFT; the defaults are those of the PALM repository for CIFAR."""
+
+    variant: Literal["palm-repo", "original"] = setting(
+        "palm-repo", "The PALM repository's baseline, or the original's choices as far as they need no labels."
+    )
+    lr: float = setting(1e-3, "Step size.", low=0.0, aka=("learning_rate",))
+    scope: Literal["first-stage", "stem-and-first-stage"] = setting(
+        "first-stage", "What moves: the first stage alone, or the stem too.", aka=("block",)
+    )
+    stages: str = setting(
+        "", "Names of the stages in order, where the model is of no known family.", many=True, aka=("stage",)
+    )
+    optimizer: Literal["sgd", "adam"] = setting("sgd", "What turns a gradient into a step.")
+    momentum: float = setting(0.9, "Momentum of sgd, first beta of adam.", low=0.0, below=1.0)
+    nesterov: bool = setting(True, "Whether sgd looks ahead (Nesterov).")
+    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0, aka=("wd",))
+    lam: float = setting(
+        0.01,
+        "Weight lambda of the consistency loss; 0 skips the augmented view.",
+        low=0.0,
+        aka=("lambda", "lambda_"),
+    )
+    consistency_scale: Literal["one", "classes"] = setting("one", "Multiply lam by 1 or by the number of classes.")
+    entropy_margin: float = setting(0.4, "Entropy below which a sample counts.", low=0.0, aka=("margin",))
+    margin_unit: Literal["log-classes", "nats"] = setting(
+        "log-classes", "entropy_margin as a fraction of log(classes), or in nats."
+    )
+    bn_mode: Literal["batch", "source"] = setting("batch", "Statistics BatchNorm normalises with.", aka=("bn",))
+    mode: Literal["eval", "train"] = setting(
+        "eval", "Whether dropout and its like are active in the forward passes of a step (predict: never)."
+    )
+    steps: int = setting(1, "Updates per batch; the logits before the last one are returned.", low=1)
+
+
+@register(
+    "sft",
+    paper="Surgical Fine-Tuning Improves Adaptation to Distribution Shifts",
+    year=2023,
+    needs={"named stages"},
+    presets={"cifar10-c": {"lr": 1e-3}, "cifar100-c": {"lr": 1e-3}, "imagenet-c": {"lr": 5e-4}},
+    variants={
+        "palm-repo": {},
+        "original": {
+            "scope": "stem-and-first-stage",
+            "optimizer": "adam",
+            "weight_decay": 1e-4,
+            "bn_mode": "source",
+        },
+    },
+)
+class Sft(AdamMemory[SftSettings], SgdMemory[SftSettings]):
+    """Fine-tune the first stage on the entropy of sure samples and consistency with an augmented view."""
+
+    adapts = "conv-norm"
+
+    def bn_mode(self) -> Literal["batch", "source"]:
+        """Batch statistics, unless the settings say otherwise."""
+        return self.settings.bn_mode
+
+    def step(self, x: Tensor) -> Tensor:
+        """Take `steps` updates; return the logits before the last."""
+        for _ in range(self.settings.steps):
+            view = self.view(x) if self.settings.lam > 0 else None
+            with self.layers_in_mode(x.device):
+                logits = self.forward(x)
+                seen = None if view is None else self.forward(view)
+            self.descend(self.gradients(self.objective(logits, seen)))
+        return logits
+
+    def objective(self, logits: Tensor, view: Tensor | None) -> Tensor:
+        """Entropy of the samples below the margin, plus weighted consistency; notes both."""
+        s = self.settings
+        classes = logits.shape[1]
+        margin = s.entropy_margin * (math.log(classes) if s.margin_unit == "log-classes" else 1.0)
+        entropy, kept = filtered_entropy(logits, margin)
+        losses = {"entropy": entropy, "total": entropy}
+        if view is not None:
+            agreement = consistency(logits, view)
+            weight = s.lam * classes if s.consistency_scale == "classes" else s.lam
+            losses = {"entropy": entropy, "consistency": agreement, "total": entropy + weight * agreement}
+        *values, count = torch.stack([*losses.values(), kept.sum().to(entropy)]).tolist()
+        self.note(
+            losses=dict(zip(losses, values, strict=True)),
+            kept=int(count),
+            notes=() if count else (f"no sample below the entropy margin {margin:.4g}",),
+        )
+        return losses["total"]
+
+    def descend(self, gradients: dict[str, Tensor]) -> None:
+        """Move every tensor that has a gradient."""
+        s = self.settings
+        if s.optimizer == "adam":
+            rates = dict.fromkeys(gradients, s.lr)
+            moved = self.adam(gradients, rates, beta1=s.momentum, weight_decay=s.weight_decay)
+        else:
+            moved = self.sgd(
+                gradients, s.lr, momentum=s.momentum, nesterov=s.nesterov, weight_decay=s.weight_decay
+            )
+        self.move(moved)
+        self.note(
+            learning_rates={name: s.lr if name in moved else 0.0 for name in self.adapted},
+            shares={"moved": self.share(moved)},
+        )
+
+    @contextlib.contextmanager
+    def layers_in_mode(self, device: torch.device) -> Iterator[None]:
+        """Dropout and its like as `mode` says; they draw from a seed that comes from the adapter's generator.
+
+        Norm layers stay in eval mode: their statistics are the matter of `bn_mode`.
+        """
+        if self.settings.mode == "eval":
+            yield
+            return
+        was = {module: module.training for module in self.model.modules()}
+        try:
+            for module in was:
+                module.training = not isinstance(module, NORM)
+            with self.rng.lend(device):
+                yield
+        finally:
+            for module, training in was.items():
+                module.training = training
+
+    def _collect(self) -> dict[str, nn.Parameter]:
+        """Convolution and norm parameters of the first stage, with the stem's where the scope says so."""
+        found = find_stages(self.model, self.settings.stages)
+        wanted = {found.stages[0].name}
+        if self.settings.scope == "stem-and-first-stage":
+            wanted.add(STEM)
+        layers = collect(self.model, "conv-norm")
+        adapted = {name: value for name, value in layers.items() if found.block_of(name).stage in wanted}
+        if not adapted:
+            raise UnsupportedModelError(
+                f"SFT adapts the convolution and norm layers of the first stage, and {found.stages[0].name} of "
+                f"{type(self.model).__name__} has none: name another with `stages=`."
+            )
+        return adapted
