@@ -25,8 +25,15 @@ EXTRA = {
         {"lam": 0, "tau": 0.5, "accumulate": 0.9, "unit": "module", "weight_decay": 1e-3, "steps": 2},
     ],
     "cotta": [
-        {"ap": 0.3, "views": 2, "loss": "symmetric", "optimizer": "sgd", "rst": 0.2, "parameters": "all"},
-        {"ap": 0, "mt": 0.5, "rst": 0, "steps": 2},
+        {
+            "confidence": 0.3,
+            "views": 2,
+            "loss": "symmetric",
+            "optimizer": "sgd",
+            "restore": 0.2,
+            "parameters": "all",
+        },
+        {"confidence": 0, "teacher_momentum": 0.5, "restore": 0, "steps": 2},
     ],
     "dss": [{"views": 2, "loss": "symmetric", "tau_momentum": 0.5, "neg": 0.3, "nl_high": 0}],
     "sft": [

@@ -27,7 +27,7 @@ CASES = {
     # 1.0 x 100 classes in the benchmark, 1.0 x 10 classes here: 0.1 x 10 x 10
     "law_cifar100c": ("law", {"preset": "palm-repo-cifar100-c", "lam": 0.1}),
     "law_official_lambda": ("law", {"preset": "cifar10-c"}),
-    "cotta_norestore": ("cotta", {"preset": "cifar10-c", "views": 4, "rst": 0}),
+    "cotta_norestore": ("cotta", {"preset": "cifar10-c", "views": 4, "restore": 0}),
     "cotta_cifar10c_aug4": ("cotta", {"preset": "cifar10-c", "views": 4}),
     "sft_cifar10c": ("sft", {"preset": "cifar10-c"}),
 }

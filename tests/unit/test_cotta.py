@@ -40,7 +40,7 @@ def close(one, other, atol=1e-9):
 
 
 def test_spec_12_restoring_everything_returns_the_student_to_the_source(stream64):
-    adapter = cotta(rst=1.0)
+    adapter = cotta(restore=1.0)
     source = values(adapter.model)
     for x in stream64:
         adapter(x)
@@ -48,22 +48,24 @@ def test_spec_12_restoring_everything_returns_the_student_to_the_source(stream64
     assert not same(values(adapter.method.teacher), source), "the teacher saw the student before it was restored"
 
 
-@pytest.mark.parametrize("rst", [0.0, 1.0])
-def test_spec_12_without_momentum_the_teacher_is_the_student_before_it_is_restored(rst, stream64):
-    adapter, unrestored = cotta(mt=0.0, rst=rst), cotta(mt=0.0, rst=0.0)
+@pytest.mark.parametrize("restore", [0.0, 1.0])
+def test_spec_12_without_momentum_the_teacher_is_the_student_before_it_is_restored(restore, stream64):
+    adapter, unrestored = cotta(teacher_momentum=0.0, restore=restore), cotta(teacher_momentum=0.0, restore=0.0)
     for method in (adapter, unrestored):
         method(stream64[0])
     assert same(values(adapter.method.teacher), values(unrestored.model))
     assert same(values(unrestored.method.teacher), values(unrestored.model))
 
 
-@pytest.mark.parametrize("ap", [0.0, 1.0])
-def test_spec_12_the_output_is_the_teachers_before_the_update(ap, stream64):
-    adapter = cotta(ap=ap, mt=0.5, lr=1e-2, weight_decay=1e-2)  # which moves a student that agrees, too
+@pytest.mark.parametrize("confidence", [0.0, 1.0])
+def test_spec_12_the_output_is_the_teachers_before_the_update(confidence, stream64):
+    adapter = cotta(
+        confidence=confidence, teacher_momentum=0.5, lr=1e-2, weight_decay=1e-2
+    )  # which moves a student that agrees, too
     for x in stream64:
         teacher = copy.deepcopy(adapter.method.teacher)
         with torch.no_grad():
-            expected = teacher(fixed_augment(x)) if ap else teacher(x)
+            expected = teacher(fixed_augment(x)) if confidence else teacher(x)
             student = adapter.model(x)
         logits = adapter(x)
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
@@ -90,9 +92,9 @@ def test_the_run_equals_one_written_out_with_torch_optimisers(optimizer, loss, s
         nesterov=optimizer == "sgd",
         momentum=0.8,
         weight_decay=decay,
-        mt=0.9,
-        rst=0.0,
-        ap=0.0,
+        teacher_momentum=0.9,
+        restore=0.0,
+        confidence=0.0,
     )
     for x in stream64:
         with torch.no_grad():
@@ -125,14 +127,14 @@ def test_views_are_averaged_only_where_the_anchor_is_unsure(stream64):
         confidence = golden_net(F64).train()(x).softmax(1).amax(1).mean().item()
     for ap, expected in ((0.0, 0), (confidence - 1e-6, 0), (confidence + 1e-6, 5), (1.0, 5)):
         calls.clear()
-        adapter = cotta(ap=ap, views=5, augment=counted)
+        adapter = cotta(confidence=ap, views=5, augment=counted)
         adapter(x)
         assert len(calls) == expected
         assert ("averaged 5 views" in str(adapter.last.notes)) == (expected > 0)
 
 
 def test_the_anchor_stays_the_source_and_the_classifier_moves(stream64):
-    adapter = cotta(mt=0.5, rst=0.0)
+    adapter = cotta(teacher_momentum=0.5, restore=0.0)
     source = values(golden_net(F64))
     for x in stream64:
         adapter(x)
@@ -141,7 +143,7 @@ def test_the_anchor_stays_the_source_and_the_classifier_moves(stream64):
 
 
 def test_restored_elements_are_those_the_documented_draws_name(stream64):
-    adapter, unrestored = cotta(rst=0.3, seed=7), cotta(rst=0.0, seed=7)
+    adapter, unrestored = cotta(restore=0.3, seed=7), cotta(restore=0.0, seed=7)
     for method in (adapter, unrestored):
         method(stream64[0])
     draws = torch.Generator().manual_seed(7)  # an augmentation of the caller's draws nothing from it
@@ -152,7 +154,7 @@ def test_restored_elements_are_those_the_documented_draws_name(stream64):
 
 
 def test_predict_says_what_the_next_step_says_and_draws_nothing(stream64):
-    adapter = cotta(augment=None, rst=0.1)
+    adapter = cotta(augment=None, restore=0.1)
     for x in stream64[:2]:
         before = adapter.method.rng.state()
         answer = adapter.predict(x)
@@ -163,7 +165,7 @@ def test_predict_says_what_the_next_step_says_and_draws_nothing(stream64):
 
 
 def test_freeze_gives_the_teacher_that_answers_alike_every_time(stream64):
-    adapter = cotta(augment=None, mt=0.5, lr=1e-2)
+    adapter = cotta(augment=None, teacher_momentum=0.5, lr=1e-2)
     for x in stream64[:2]:
         adapter(x)
     plain, x = adapter.freeze(), stream64[2]
@@ -176,7 +178,7 @@ def test_freeze_gives_the_teacher_that_answers_alike_every_time(stream64):
 
 
 def test_a_frozen_teacher_converts_like_any_module(stream64):
-    adapter = cotta(ap=1.0)
+    adapter = cotta(confidence=1.0)
     adapter(stream64[0])
     answer = adapter.predict(stream64[1])
     logits = adapter.freeze().float()(stream64[1].float())
@@ -203,7 +205,7 @@ def test_a_model_with_no_weight_and_no_bias_is_refused_with_the_way_out():
 
     with pytest.raises(ctta.UnsupportedModelError, match='parameters="all"'):
         cotta(Odd())
-    assert cotta(Odd(), parameters="all", ap=0)(torch.rand(3, 3, 4, 4)).shape == (3, 5)
+    assert cotta(Odd(), parameters="all", confidence=0)(torch.rand(3, 3, 4, 4)).shape == (3, 5)
 
 
 def test_a_model_that_cannot_be_copied_is_refused_with_the_reason():
@@ -214,14 +216,14 @@ def test_a_model_that_cannot_be_copied_is_refused_with_the_reason():
 
 
 def test_more_steps_repeat_the_whole_procedure(stream64):
-    once, twice = cotta(rst=0.1), cotta(rst=0.1, steps=2)
+    once, twice = cotta(restore=0.1), cotta(restore=0.1, steps=2)
     once(stream64[0])
     assert torch.equal(twice(stream64[0]), once(stream64[0]))
     assert same(values(twice.model), values(once.model))
 
 
 def test_reset_returns_student_teacher_and_moments(stream64):
-    adapter = cotta(rst=0.1, augment=None)
+    adapter = cotta(restore=0.1, augment=None)
     first = [adapter(x) for x in stream64]
     assert adapter.method.mean
     adapter.reset()
@@ -233,7 +235,7 @@ def test_reset_returns_student_teacher_and_moments(stream64):
 
 
 def test_half_precision_models_run(stream):
-    adapter = cotta(golden_net().bfloat16(), lr=1e-2, mt=0.5)
+    adapter = cotta(golden_net().bfloat16(), lr=1e-2, teacher_momentum=0.5)
     for x in stream[:2]:
         assert adapter(x[:4].bfloat16()).isfinite().all()
         assert not adapter.last.skipped
@@ -243,10 +245,12 @@ def test_half_precision_models_run(stream):
 def test_presets_carry_the_published_values():
     entry = find("cotta")
     found = {name: entry.resolve(name, {}) for name in ("cifar10-c", "cifar100-c", "imagenet-c")}
-    assert [s.ap for s in found.values()] == [0.92, 0.72, 0.1]
-    assert [s.rst for s in found.values()] == [0.01, 0.01, 0.001]
+    assert [s.confidence for s in found.values()] == [0.92, 0.72, 0.1]
+    assert [s.restore for s in found.values()] == [0.01, 0.01, 0.001]
     assert [s.lr for s in found.values()] == [1e-3, 1e-3, 0.01]
-    assert {(s.mt, s.views, s.momentum, s.nesterov) for s in found.values()} == {(0.999, 32, 0.9, True)}
+    assert {(s.teacher_momentum, s.views, s.momentum, s.nesterov) for s in found.values()} == {
+        (0.999, 32, 0.9, True)
+    }
     assert [(s.optimizer, s.loss) for s in found.values()] == [("adam", "cross-entropy")] * 2 + [
         ("sgd", "symmetric")
     ]

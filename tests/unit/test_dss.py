@@ -17,7 +17,9 @@ def stream64():
 
 
 def make(method="dss", **settings):
-    return ctta.adapt(golden_net(F64), method, augment=fixed_augment, **{"ap": 0, "rst": 0, **settings})
+    return ctta.adapt(
+        golden_net(F64), method, augment=fixed_augment, **{"confidence": 0, "restore": 0, **settings}
+    )
 
 
 def confidence(logits):
@@ -45,7 +47,7 @@ def test_the_threshold_starts_at_one_over_classes_and_follows_the_teachers_confi
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "symmetric"])
 def test_without_negative_learning_and_with_all_samples_kept_it_is_cotta(loss, stream64):
-    settings = {"loss": loss, "mt": 0.9, "lr": 1e-2, "ap": 1.0, "views": 1}
+    settings = {"loss": loss, "teacher_momentum": 0.9, "lr": 1e-2, "confidence": 1.0, "views": 1}
     dss, cotta = make(tau_momentum=1.0, lam_n=0, **settings), make("cotta", **settings)
     for x in stream64:
         torch.testing.assert_close(dss(x), cotta(x), rtol=0, atol=1e-9)

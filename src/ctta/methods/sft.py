@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from ctta.errors import UnsupportedModelError
 from ctta.functional import consistency, filtered_entropy
+from ctta.methods.descent import Descent
 from ctta.methods.layers import NORM, collect
-from ctta.methods.moments import AdamMemory, SgdMemory
 from ctta.methods.registry import register
 from ctta.models.stages import STEM, find_stages
 from ctta.settings import setting
@@ -79,7 +79,7 @@ class SftSettings:
         },
     },
 )
-class Sft(AdamMemory[SftSettings], SgdMemory[SftSettings]):
+class Sft(Descent[SftSettings]):
     """Fine-tune the first stage on the entropy of sure samples and consistency with an augmented view."""
 
     adapts = "conv-norm"
@@ -116,22 +116,6 @@ class Sft(AdamMemory[SftSettings], SgdMemory[SftSettings]):
             notes=() if count else (f"no sample below the entropy margin {margin:.4g}",),
         )
         return losses["total"]
-
-    def descend(self, gradients: dict[str, Tensor]) -> None:
-        """Move every tensor that has a gradient."""
-        s = self.settings
-        if s.optimizer == "adam":
-            rates = dict.fromkeys(gradients, s.lr)
-            moved = self.adam(gradients, rates, beta1=s.momentum, weight_decay=s.weight_decay)
-        else:
-            moved = self.sgd(
-                gradients, s.lr, momentum=s.momentum, nesterov=s.nesterov, weight_decay=s.weight_decay
-            )
-        self.move(moved)
-        self.note(
-            learning_rates={name: s.lr if name in moved else 0.0 for name in self.adapted},
-            shares={"moved": self.share(moved)},
-        )
 
     @contextlib.contextmanager
     def layers_in_mode(self, device: torch.device) -> Iterator[None]:

@@ -5,8 +5,8 @@ average of the student, and the one whose answer is returned) and the anchor (th
 answers for the batch itself, or, where the anchor is unsure of it, with the mean logits over augmented views.
 After each step the teacher follows, and a few random weights of the student return to their source values.
 
-Random draws, in this order: the views, then (where `rst` > 0) the restore masks, for each adapted tensor in
-the order of `named_parameters` one `torch.rand` of its shape in float32 on the CPU; elements below `rst` return.
+Random draws, in this order: the views, then (where `restore` > 0) the restore masks, for each adapted tensor in
+the order of `named_parameters` one `torch.rand` of its shape in float32 on the CPU; elements below it return.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class TeacherSettings:
     loss: Literal["cross-entropy", "symmetric"] = setting(
         "cross-entropy", "Cross-entropy to the teacher, or the mean of both directions."
     )
-    ap: float = setting(
+    confidence: float = setting(
         0.92,
         "Average over views where the anchor's mean confidence is below this; 0 never does.",
         low=0.0,
         high=1.0,
-        aka=("p_th", "confidence", "anchor_threshold"),
+        aka=("ap", "p_th", "anchor_threshold"),
     )
     views: int = setting(32, "Augmented views the teacher averages over.", low=1, aka=("N", "augmentations"))
-    mt: float = setting(
-        0.999, "Share of the old teacher in the new one.", low=0.0, high=1.0, aka=("ema", "teacher_momentum")
+    teacher_momentum: float = setting(
+        0.999, "Share of the old teacher in the new one.", low=0.0, high=1.0, aka=("mt", "ema")
     )
-    rst: float = setting(
-        0.01, "Probability that a weight of the student is restored.", low=0.0, high=1.0, aka=("restore",)
+    restore: float = setting(
+        0.01, "Probability that a weight of the student is restored.", low=0.0, high=1.0, aka=("rst",)
     )
     parameters: Literal["weight-bias", "all"] = setting(
         "weight-bias", "Adapt parameters named weight or bias, or all (tokens, packed attention weights too)."
@@ -64,9 +64,9 @@ class TeacherSettings:
 
 
 TEACHER_PRESETS: dict[str, dict[str, Any]] = {
-    "cifar10-c": {"lr": 1e-3, "ap": 0.92, "rst": 0.01},
-    "cifar100-c": {"lr": 1e-3, "ap": 0.72, "rst": 0.01},
-    "imagenet-c": {"lr": 0.01, "optimizer": "sgd", "loss": "symmetric", "ap": 0.1, "rst": 0.001},
+    "cifar10-c": {"lr": 1e-3, "confidence": 0.92, "restore": 0.01},
+    "cifar100-c": {"lr": 1e-3, "confidence": 0.72, "restore": 0.01},
+    "imagenet-c": {"lr": 0.01, "optimizer": "sgd", "loss": "symmetric", "confidence": 0.1, "restore": 0.001},
 }
 
 S = TypeVar("S", bound=TeacherSettings)
@@ -81,14 +81,14 @@ class Answer(NamedTuple):
     averaged: bool
 
 
-def ask(teacher: Net, anchor: Net, view: Net, x: Tensor, *, ap: float, views: int) -> Answer:
-    """Ask the teacher: for the batch, or for `views` views of it if the anchor's confidence is below `ap`.
+def ask(teacher: Net, anchor: Net, view: Net, x: Tensor, *, threshold: float, views: int) -> Answer:
+    """Ask the teacher: for the batch, or for `views` views of it if the anchor's confidence is below `threshold`.
 
     The views go through the teacher one by one, each normalised with its own statistics.
     """
     with torch.no_grad():
-        confidence = anchor(x).softmax(1).amax(1).mean().item() if ap > 0 else None
-        if confidence is None or confidence >= ap:
+        confidence = anchor(x).softmax(1).amax(1).mean().item() if threshold > 0 else None
+        if confidence is None or confidence >= threshold:
             return Answer(teacher(x), confidence, averaged=False)
         total = teacher(view(x))
         for _ in range(views - 1):
@@ -100,14 +100,14 @@ class FrozenTeacher(nn.Module):
     """Teacher and anchor as one ordinary module that answers a batch as they did, always with the same views."""
 
     def __init__(
-        self, teacher: nn.Module, anchor: nn.Module, augment: Augment, rng: Rng, *, ap: float, views: int
+        self, teacher: nn.Module, anchor: nn.Module, augment: Augment, rng: Rng, *, threshold: float, views: int
     ) -> None:
         super().__init__()
         self.teacher = teacher
         self.anchor = anchor
         self.augment = augment
         self.rng = rng
-        self.ap = ap
+        self.threshold = threshold
         self.views = views
         self.eval()
 
@@ -116,7 +116,7 @@ class FrozenTeacher(nn.Module):
         draws = copy.deepcopy(self.rng)
         view = partial(self._view, generator=draws.generator)
         teacher, anchor = (partial(_logits, net) for net in (self.teacher, self.anchor))
-        return ask(teacher, anchor, view, x, ap=self.ap, views=self.views).logits
+        return ask(teacher, anchor, view, x, threshold=self.threshold, views=self.views).logits
 
     def _view(self, x: Tensor, generator: torch.Generator) -> Tensor:
         return make_view(self.augment, x, generator)
@@ -155,7 +155,9 @@ class MeanTeacher(Descent[S]):
     def frozen(self) -> nn.Module:
         """Return the teacher with all it takes to answer."""
         s = self.settings
-        return FrozenTeacher(self.teacher, self.anchor, self.augment, self.rng, ap=s.ap, views=s.views)
+        return FrozenTeacher(
+            self.teacher, self.anchor, self.augment, self.rng, threshold=s.confidence, views=s.views
+        )
 
     # ---------------------------------------------------------------- the parts of a step
 
@@ -163,7 +165,7 @@ class MeanTeacher(Descent[S]):
         """Ask the teacher, over views where the anchor is unsure."""
         s = self.settings
         teacher, anchor = (partial(self.forward, model=net) for net in (self.teacher, self.anchor))
-        return ask(teacher, anchor, self.view, x, ap=s.ap, views=s.views)
+        return ask(teacher, anchor, self.view, x, threshold=s.confidence, views=s.views)
 
     def agreement(self, logits: Tensor, target: Tensor) -> Tensor:
         """Loss of each sample against the teacher, one way or both ways: N x C, N x C -> N."""
@@ -171,16 +173,16 @@ class MeanTeacher(Descent[S]):
         return (soft_cross_entropy if one_way else symmetric_cross_entropy)(logits, target)
 
     def update_teacher(self) -> None:
-        """Let the teacher follow the student: teacher <- mt * teacher + (1 - mt) * student."""
+        """Let the teacher follow the student: teacher <- m * teacher + (1 - m) * student."""
         followers = dict(self.teacher.named_parameters())
         with torch.no_grad():
             for name, parameter in self.adapted.items():
                 follower = wide(followers[name])
-                followers[name].copy_(torch.lerp(follower, wide(parameter), 1.0 - self.settings.mt))
+                followers[name].copy_(torch.lerp(follower, wide(parameter), 1.0 - self.settings.teacher_momentum))
 
     def restore(self) -> None:
         """Return random weights of the student to their source values."""
-        if self.settings.rst == 0:
+        if self.settings.restore == 0:
             return
         with torch.no_grad():
             for name, parameter in self.adapted.items():
@@ -190,7 +192,7 @@ class MeanTeacher(Descent[S]):
     def restore_mask(self, name: str, shape: torch.Size) -> Tensor:
         """Draw which elements of a tensor are restored, booleans of its shape."""
         draws = torch.rand(shape, generator=self.rng.generator, dtype=torch.float32, device="cpu")
-        return draws < self.settings.rst
+        return draws < self.settings.restore
 
     def note_answer(self, answer: Answer) -> None:
         """Say in the report whether the teacher averaged, and why."""
