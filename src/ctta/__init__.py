@@ -18,8 +18,8 @@ from ctta.errors import (
     UnsupportedModelError,
 )
 from ctta.inputs import RangeWarning
+from ctta.last import Report
 from ctta.methods import MethodEntry, list_methods
-from ctta.report import Report
 
 __all__ = [
     "Adapter",
@@ -44,7 +44,7 @@ __all__ = [
     "load",
 ]
 
-_LAZY = {"checks", "corruptions", "data", "models", "streams"}
+_LAZY = {"checks", "corruptions", "data", "models", "report", "streams"}
 """Packages that are imported when they are first used, as `ctta.models`."""
 
 _LAZY_NAMES = {"corrupt": "corruptions", "evaluate": "evaluation"}

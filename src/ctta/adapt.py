@@ -24,12 +24,12 @@ from ctta._version import __version__
 from ctta.augment import CUSTOM, NAMED, Augmentation, choose
 from ctta.errors import AugmentError, ModelError, NonFiniteError, SettingError, StateError
 from ctta.inputs import InputGuard
+from ctta.last import Report
 from ctta.methods.base import Augment, Method
 from ctta.methods.copies import cached_tensors, copy_network
 from ctta.methods.layers import all_finite
 from ctta.methods.registry import MethodEntry, find
 from ctta.methods.state import State, undisturbed
-from ctta.report import Report
 
 META = "adapter"
 

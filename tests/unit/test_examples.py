@@ -1,5 +1,6 @@
 """The examples run, and the benchmark measures."""
 
+import json
 import os
 import runpy
 import subprocess
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[2]
     [
         (["examples/own_model.py"], "error in the fog"),
         (["examples/own_method.py"], "keeps all of its"),
+        (["examples/own_folder.py"], "palm     error: fog-5"),
         (
             ["benchmarks/step_cost.py", "--rounds", "2", "--batch", "8", "--size", "16", "--arch", "wrn-10-1"],
             "no guards",
@@ -24,6 +26,18 @@ ROOT = Path(__file__).parents[2]
     ids=lambda v: v[0] if isinstance(v, list) else "",
 )
 def test_it_runs(command, words):
+    assert words in run(*command)
+
+
+def test_the_notebook_runs_from_top_to_bottom():
+    notebook = json.loads((ROOT / "examples" / "compare.ipynb").read_text())
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell.get("outputs") for cell in notebook["cells"])
+    out = run("-c", "\n\n".join(code))
+    assert out.count("contrast-5") == 7  # four methods end there, a line of the table, two batches of PALM
+
+
+def run(*command):
     done = subprocess.run(
         [sys.executable, "-W", "error", *command],
         cwd=ROOT,
@@ -33,7 +47,7 @@ def test_it_runs(command, words):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert words in done.stdout
+    return done.stdout
 
 
 def test_the_reference_page_says_what_the_registry_says():

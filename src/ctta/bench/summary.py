@@ -65,9 +65,9 @@ class Summary:
         return self.record.label
 
 
-def summarise(store: Store, record: CellRecord) -> Summary:
-    """Read the rows of a cell and sum them up."""
-    rows = store.batches(record.key)
+def summarise(store: Store, record: CellRecord, rows: Sequence[BatchRow] | None = None) -> Summary:
+    """Read the rows of a cell (unless they are at hand) and sum them up."""
+    rows = store.batches(record.key) if rows is None else rows
     visits = visits_of(rows)
     pooled: dict[str, list[int]] = {}
     for visit in visits:
@@ -85,7 +85,7 @@ def summarise(store: Store, record: CellRecord) -> Summary:
         mean=gradual_mean(errors, "sequence"),
         mean_levels=gradual_mean(errors, "levels"),
         mean_level5=gradual_mean(errors, "level5") if any(d.endswith("-5") for d, _ in errors) else None,
-        ece=100 * expected_calibration_error(_sum_bins(rows)),
+        ece=100 * expected_calibration_error(sum_bins(rows)),
         nll=sum(row.nll * row.samples for row in rows) / samples,
         brier=sum(row.brier * row.samples for row in rows) / samples,
         selected=share_of(rows, "selected"),
@@ -135,7 +135,8 @@ def _importance(rows: Sequence[BatchRow]) -> dict[str, dict[str, float]]:
     return {d: {b: statistics.fmean(values) for b, values in blocks.items()} for d, blocks in found.items()}
 
 
-def _sum_bins(rows: Sequence[BatchRow]) -> list[list[float]]:
+def sum_bins(rows: Sequence[BatchRow]) -> list[list[float]]:
+    """Calibration bins of all rows together: samples, sum of confidences, correct ones."""
     return [[sum(row.bins[k][column] for row in rows) for column in range(3)] for k in range(BINS)]
 
 

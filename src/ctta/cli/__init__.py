@@ -13,6 +13,7 @@ VERBS = {
     "demo": "Adapt a small model to a changing stream: a first run that needs nothing.",
     "run": "Compare methods on your own model and data.",
     "reproduce": "Rebuild the tables and figures of the paper beside its published numbers.",
+    "report": "Show what the runs of a store come to: one page, figures, tables.",
     "train": "Train a source model on clean images.",
     "warmup": "Prepare what a method must learn from labelled source data (EcoTTA).",
     "data": "Get, make, list and verify datasets and checkpoints.",

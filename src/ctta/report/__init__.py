@@ -1,0 +1,8 @@
+"""What runs come to, for people: figures, tables, one self-contained page, TensorBoard.
+
+`Report`, the value of `adapter.last`, can be imported from here too.
+"""
+
+from ctta.last import Report
+
+__all__ = ["Report"]
