@@ -171,8 +171,13 @@ def _good_size(size: int, step: int) -> int:
 
 
 @lru_cache(maxsize=32)
-def smoothing_matrix(size: int, sigma: float) -> Tensor:
-    """Gaussian cut off at 3 sigma with half-sample mirrored borders as a matrix, in multiples of 2^-13."""
+def coarse_smoothing(size: int, sigma: float) -> Tensor:
+    """The smoothing matrix in multiples of 2^-13."""
+    return torch.from_numpy((np.rint(smoothing_matrix(size, sigma) * 2**13) / 2**13).astype(np.float32))
+
+
+def smoothing_matrix(size: int, sigma: float) -> NDArray[np.float64]:
+    """Gaussian cut off at 3 sigma with half-sample mirrored borders as a matrix, size x size."""
     taps = gaussian_taps(sigma, truncate=3.0)
     radius = len(taps) - 1
     matrix = np.zeros((size, size))
@@ -180,7 +185,7 @@ def smoothing_matrix(size: int, sigma: float) -> Tensor:
     for k in range(-radius, radius + 1):
         place = (rows + k) % (2 * size)
         np.add.at(matrix, (rows, np.minimum(place, 2 * size - 1 - place)), taps[abs(k)])
-    return torch.from_numpy((np.rint(matrix * 2**13) / 2**13).astype(np.float32))
+    return matrix
 
 
 def smooth(fields: Tensor, sigma: float) -> Tensor:
@@ -200,7 +205,7 @@ def smooth(fields: Tensor, sigma: float) -> Tensor:
 @lru_cache(maxsize=8)
 def _thin(size: int, sigma: float) -> tuple[Tensor, Tensor]:
     """The smoothing matrix as a product, size x rank and rank x size: a wide Gaussian leaves little but the mean."""
-    left, scale, right = torch.linalg.svd(smoothing_matrix(size, sigma).double())
+    left, scale, right = torch.linalg.svd(torch.from_numpy(smoothing_matrix(size, sigma)))
     rank = int((scale > 2.0**-13).sum())
     return (left[:, :rank] * scale[:rank]).float(), right[:rank].float()
 
@@ -220,7 +225,7 @@ def _coarse(x: Tensor) -> Tensor:
 def _banded(x: Tensor, sigma: float, block: int = 32) -> Tensor:
     """Smooth along the rows' dimension: a product with a band, block by block."""
     size, reach = x.shape[-2], math.ceil(3 * sigma) + 1
-    matrix = smoothing_matrix(size, sigma)
+    matrix = coarse_smoothing(size, sigma)
     out = torch.empty_like(x)
     for start in range(0, size, block):
         stop = min(start + block, size)
