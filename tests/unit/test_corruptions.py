@@ -107,14 +107,39 @@ def test_large_images_take_the_fast_path(name):
     assert made.dtype == small.dtype == np.uint8
 
 
-@pytest.mark.parametrize("name", ["contrast", "gaussian_blur", "zoom_blur", "glass_blur", "motion_blur", "snow"])
-def test_fast_path_stays_within_one_level_of_the_exact_one(name, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "contrast",
+        "brightness",
+        "gaussian_blur",
+        "defocus_blur",
+        "zoom_blur",
+        "glass_blur",
+        "motion_blur",
+        "snow",
+        "fog",
+    ],
+)
+@pytest.mark.parametrize("profile", ["cifar", "imagenet"])
+def test_fast_path_stays_within_one_level_of_the_exact_one(name, profile, monkeypatch):
     images = pictures(2, 96, 80)
-    fast = corrupt(images, name, 3, profile="imagenet").astype(int)
+    fast = corrupt(images, name, 3, profile=profile).astype(int)
     monkeypatch.setattr("ctta.corruptions.filters.EXACT_UP_TO", 1000)
-    exact = corrupt(images, name, 3, profile="imagenet").astype(int)
+    exact = corrupt(images, name, 3, profile=profile).astype(int)
     assert abs(fast - exact).max() <= 1
     assert (fast != exact).mean() < 0.02
+
+
+@pytest.mark.parametrize(("name", "off"), [("jpeg_compression", 0.15), ("elastic_transform", 0.02)])
+@pytest.mark.parametrize("severity", [1, 5])
+def test_fast_path_is_rarely_off_where_a_rounding_decides_more_than_a_level(name, off, severity, monkeypatch):
+    images = pictures(2, 100, 81)
+    fast = corrupt(images, name, severity, profile="imagenet").astype(int)
+    monkeypatch.setattr("ctta.corruptions.filters.EXACT_UP_TO", 1000)
+    exact = corrupt(images, name, severity, profile="imagenet").astype(int)
+    assert abs(fast - exact).mean() < off
+    assert abs(exact - images).mean() > 20 * off
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -236,25 +261,29 @@ def test_shot_noise_has_the_poisson_distribution(rate, value):
     ("name", "amount"),
     [("shot_noise", 50), ("gaussian_noise", 0.1), ("speckle_noise", 0.2), ("impulse_noise", 0.07)],
 )
-def test_alias_table_draws_the_probabilities(name, amount):
+@pytest.mark.parametrize("bits", [16, 32])
+def test_alias_table_draws_the_probabilities(name, amount, bits):
     wanted = noise_tables.probabilities(name, amount)
     np.testing.assert_allclose(wanted.sum(1), 1.0, atol=1e-9)
-    table = noise_tables.alias_table(name, amount).reshape(256, 256)
-    kept = (table >> 8) / 2**24
+    table = noise_tables.alias_table(name, amount, bits).reshape(256, 256)
+    kept = (table >> 8) / 2.0 ** (bits - 8)
     other = (table & 255).astype(int)
     got = kept.copy()
     for before in range(256):
         np.add.at(got[before], other[before], 1 - kept[before])
-    np.testing.assert_allclose(got / 256, wanted, atol=1e-7)
+    np.testing.assert_allclose(got / 256, wanted, atol=1e-7 if bits == 32 else 2**-15)
+    level = np.arange(256)  # neither mean nor spread is shifted
+    np.testing.assert_allclose(got / 256 @ level, wanted @ level, atol=1e-4 if bits == 32 else 0.01)
 
 
 def test_noise_frequencies_follow_the_table():
     for name in ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"):
         amount = CONSTANTS[name]["cifar"][4]
-        made = corrupt(level(100), name, 5)
         wanted = noise_tables.probabilities(name, amount)[100]
-        seen = np.bincount(made.ravel(), minlength=256) / made.size
-        assert abs(np.cumsum(seen) - np.cumsum(wanted)).max() < 5 / np.sqrt(made.size)
+        for side, count in ((32, 40), (100, 4)):
+            made = corrupt(np.full((count, side, side, 3), 100, dtype=np.uint8), name, 5)
+            seen = np.bincount(made.ravel(), minlength=256) / made.size
+            assert abs(np.cumsum(seen) - np.cumsum(wanted)).max() < 5 / np.sqrt(made.size)
 
 
 def test_gaussian_noise_is_a_cut_off_normal():

@@ -76,7 +76,8 @@ def corrupt(
     def work(start: int) -> None:
         part = slice(start, start + at_once)
         with torch.no_grad():
-            made = apply(torch.from_numpy(np.ascontiguousarray(given[part])), Draws(code, places[part])).numpy()
+            piece = given[part] if name == "pixelate" else np.ascontiguousarray(given[part])
+            made = apply(torch.from_numpy(piece), Draws(code, places[part])).numpy()
         for channel in range(3):  # several times as fast as in one go, where the layouts differ
             out[part, channel] = made[:, channel]
 

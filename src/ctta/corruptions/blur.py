@@ -49,14 +49,12 @@ def taken_from(steps: NDArray[np.uint16], delta: int, height: int, width: int) -
     """
     down, right = (part - delta for part in np.divmod(np.arange((2 * delta) ** 2), 2 * delta))
     inside = (slice(None), slice(delta + 1, height - delta + 1), slice(delta + 1, width - delta + 1))
-    places = np.arange(len(steps) * height * width).reshape(len(steps), height, width)
-    places[inside] += (down * width + right).take(steps)
-    source = places.ravel()
+    moves = np.zeros((len(steps), height, width), dtype=np.int64)
+    moves[inside] = (down * width + right).take(steps)
+    source = np.arange(moves.size) + moves.ravel()
     if delta == 1:  # no step leads to a pixel visited before
         return source
-    visited = np.zeros(places.shape, dtype=bool)
-    visited[inside] = ((down > 0) | ((down == 0) & (right > 0))).take(steps)
-    renewed = visited.ravel()
+    renewed = moves.ravel() > 0
     result, open_ends = source.copy(), np.flatnonzero(renewed)
     while len(open_ends):
         neighbours = result.take(open_ends)

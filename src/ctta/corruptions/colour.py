@@ -8,11 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctta.corruptions.filters import to_bytes, to_levels, working_dtype
+from ctta.corruptions.filters import SLACK, cut, look_up, to_bytes, working_dtype
 
 
 def brightness(x: Tensor, amount: float) -> Tensor:
     """Raise the value of HSV: N x 3 x H x W bytes -> bytes."""
+    if working_dtype(x) == torch.float32:
+        # every channel keeps its share of the largest: what holds for the least holds for the one between too,
+        # but for the last bit of the arithmetic on the hue
+        table, largest = _tables(1.0, 0.0, amount)[1].numpy(), x.numpy().max(1, keepdims=True)
+        return torch.from_numpy(look_up(table, largest, x.numpy()))
     return _recolour(x, 1.0, 0.0, amount)
 
 
@@ -81,8 +86,9 @@ def contrast(x: Tensor, factor: float) -> Tensor:
     """Shrink the distance of each value to its channel's mean: N x 3 x H x W bytes -> bytes."""
     dtype = working_dtype(x)
     if dtype == torch.float32:
-        mean = x.sum((2, 3), keepdim=True).to(dtype).div_(x[0, 0].numel())
-        return to_levels(x.to(dtype).sub_(mean).mul_(factor).add_(mean))
+        mean = x.numpy().sum((2, 3), keepdims=True, dtype=np.uint32) / x[0, 0].numel()
+        shift = torch.from_numpy((mean * (1 - factor) + SLACK).astype(np.float32))
+        return cut(x.to(dtype).mul_(factor).add_(shift))  # between the value and the mean: within 0..255
     u = x.to(dtype).div_(255)
     # pixel after pixel, with all images side by side: the order of the sum decides its last bit, and that
     # decides levels, for the result often falls on a whole number

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctta.corruptions.filters import smooth, to_levels
+from ctta.corruptions.filters import smooth, to_levels, working_dtype
 from ctta.corruptions.geometry import bilinear, box_resize
 from ctta.corruptions.random import Draws
 
@@ -19,8 +19,10 @@ def elastic_transform(x: Tensor, alpha: float, sigma: float, shift: float, unit:
     """Warp by a random affine map, then along a smooth random field: N x 3 x H x W bytes -> bytes."""
     height, width = x.shape[2:]
     pixels = unit * min(height, width)
-    rows, columns = torch.arange(height).double()[:, None], torch.arange(width).double()[None, :]
-    back = torch.from_numpy(affine_back(draws.unit(6) * 2 - 1, shift * pixels, height, width))[:, :, :, None, None]
+    dtype = working_dtype(x)
+    rows, columns = torch.arange(height, dtype=dtype)[:, None], torch.arange(width, dtype=dtype)[None, :]
+    back = torch.from_numpy(affine_back(draws.unit(6) * 2 - 1, shift * pixels, height, width))
+    back = back.to(dtype)[:, :, :, None, None]
     from_x, from_y = (columns * back[:, k, 0] + rows * back[:, k, 1] + back[:, k, 2] for k in (0, 1))
     grid_x, grid_y = ((place * FINEST + 0.5).floor_().div_(FINEST).float() for place in (from_x, from_y))
     warped = bilinear(x.float(), grid_y, grid_x, repeat_edge=False)

@@ -19,18 +19,34 @@ FEW_TAPS = 24
 KERNEL_BITS = 30
 EXACT_UP_TO = 64
 SLACK = 5e-4
+BLOCK = 1 << 15
+"""Values looked up at once: what belongs to them stays in the processor's cache."""
 
 
 def to_bytes(x: Tensor) -> Tensor:
     """Values in [0, 1] to 0..255, cut off rather than rounded, as the benchmark does."""
-    return x.clamp(0.0, 1.0).mul_(255).to(torch.uint8)
+    return cut(x.clamp(0.0, 1.0).mul_(255))
 
 
 def to_levels(x: Tensor) -> Tensor:
     """Values in 0..255 to bytes, cut off; in float32 a level missed by rounding alone still counts as reached."""
-    if x.dtype == torch.float32:
-        return (x + SLACK).clamp_(0.0, 255.0).to(torch.uint8)
-    return x.clamp(0.0, 255.0).to(torch.uint8)
+    return cut((x + SLACK if x.dtype == torch.float32 else x).clamp(0.0, 255.0))
+
+
+def cut(x: Tensor) -> Tensor:
+    """Values that lie in 0..255 to bytes; numpy turns a vector of them at a time, torch one by one."""
+    return torch.from_numpy(x.numpy().astype(np.uint8))
+
+
+def look_up(table: NDArray[np.uint8], row: NDArray[np.uint8], column: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """What a table, 256 x 256, flat, has for two bytes, in pieces that stay in the processor's cache."""
+    place = row.astype(np.uint16) << np.uint16(8) | column.astype(np.uint16)
+    flat = place.ravel()
+    out = np.empty(flat.shape, dtype=np.uint8)
+    for start in range(0, len(flat), BLOCK):
+        part = slice(start, start + BLOCK)
+        table.take(flat[part].astype(np.intp), out=out[part], mode="clip")
+    return out.reshape(place.shape)
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
@@ -69,7 +85,10 @@ def _blur_along(x: Tensor, dim: int, taps: list[float]) -> Tensor:
     pair = torch.empty_like(out)
     for k in range(radius, 0, -1):  # from the outside inwards, the order the published data were summed in
         torch.add(padded.narrow(dim, radius - k, size), padded.narrow(dim, radius + k, size), out=pair)
-        out += pair.mul_(taps[k])
+        if x.dtype == torch.float32:
+            out.add_(pair, alpha=taps[k])
+        else:
+            out += pair.mul_(taps[k])
     return out
 
 
@@ -102,17 +121,21 @@ def correlate(x: Tensor, kernel: NDArray[np.float32]) -> Tensor:
 
     N x C x H x W bytes -> bytes.
     """
-    reach = len(kernel) // 2
-    planes = F.pad(x.to(torch.float64), [reach] * 4, mode="reflect")
+    reach, dtype = len(kernel) // 2, working_dtype(x)
+    planes = F.pad(x.to(dtype), [reach] * 4, mode="reflect")
     if np.count_nonzero(kernel) <= FEW_TAPS:
+        if dtype == torch.float32:
+            return to_levels(_correlate_taps(planes, kernel, x.shape[2], x.shape[3]))
         return to_bytes(_correlate_taps(planes.div_(255), kernel, x.shape[2], x.shape[3]))
-    # kernel and sum are multiples of 2^-30: half of that exceeds all that the transform adds by rounding
     height, width = planes.shape[2:]
-    shape = _good_size(height), _good_size(width)
-    product = torch.fft.rfft2(planes, s=shape).mul_(_spectrum(kernel.tobytes(), shape))
-    out: Tensor = torch.fft.irfft2(product, s=shape)
-    out.add_(0.5 ** (KERNEL_BITS + 1)).clamp_(0.0, 255.0)
-    return out[:, :, 2 * reach : height, 2 * reach : width].to(torch.uint8)
+    step = 1 if dtype == torch.float64 else 64  # many factors of 2 are what the float32 transforms like best
+    shape = _good_size(height, step), _good_size(width, step)
+    product = torch.fft.rfft2(planes, s=shape).mul_(_spectrum(kernel.tobytes(), shape, dtype))
+    out: Tensor = torch.fft.irfft(torch.fft.ifft(product, dim=2), n=shape[1])  # faster than irfft2
+    out = out[:, :, 2 * reach : height, 2 * reach : width]
+    if dtype == torch.float64:  # kernel and sum are multiples of 2^-30: half of that exceeds all rounding
+        out = out + 0.5 ** (KERNEL_BITS + 1)
+    return to_levels(out)
 
 
 def _correlate_taps(planes: Tensor, kernel: NDArray[np.float32], height: int, width: int) -> Tensor:
@@ -125,17 +148,18 @@ def _correlate_taps(planes: Tensor, kernel: NDArray[np.float32], height: int, wi
 
 
 @lru_cache(maxsize=8)
-def _spectrum(kernel: bytes, shape: tuple[int, int]) -> Tensor:
+def _spectrum(kernel: bytes, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     """Spectrum of a square float32 kernel, mirrored, in multiples of 2^-30."""
     values = np.frombuffer(kernel, dtype=np.float32)
     side = math.isqrt(len(values))
     rounded = np.rint(values[::-1].astype(np.float64) * 2**KERNEL_BITS) / 2**KERNEL_BITS
     spectrum: Tensor = torch.fft.rfft2(torch.from_numpy(rounded.reshape(side, side)), s=shape)
-    return spectrum
+    return spectrum.to(dtype.to_complex())
 
 
-def _good_size(size: int) -> int:
-    """The next size whose only prime factors are 2, 3 and 5."""
+def _good_size(size: int, step: int) -> int:
+    """The next multiple of `step` whose only prime factors are 2, 3 and 5."""
+    size += -size % step
     while True:
         rest = size
         for prime in (2, 3, 5):
@@ -143,12 +167,17 @@ def _good_size(size: int) -> int:
                 rest //= prime
         if rest == 1:
             return size
-        size += 1
+        size += step
 
 
 @lru_cache(maxsize=32)
-def smoothing_matrix(size: int, sigma: float) -> Tensor:
-    """Gaussian cut off at 3 sigma with half-sample mirrored borders as a matrix, in multiples of 2^-13."""
+def coarse_smoothing(size: int, sigma: float) -> Tensor:
+    """The smoothing matrix in multiples of 2^-13."""
+    return torch.from_numpy((np.rint(smoothing_matrix(size, sigma) * 2**13) / 2**13).astype(np.float32))
+
+
+def smoothing_matrix(size: int, sigma: float) -> NDArray[np.float64]:
+    """Gaussian cut off at 3 sigma with half-sample mirrored borders as a matrix, size x size."""
     taps = gaussian_taps(sigma, truncate=3.0)
     radius = len(taps) - 1
     matrix = np.zeros((size, size))
@@ -156,7 +185,7 @@ def smoothing_matrix(size: int, sigma: float) -> Tensor:
     for k in range(-radius, radius + 1):
         place = (rows + k) % (2 * size)
         np.add.at(matrix, (rows, np.minimum(place, 2 * size - 1 - place)), taps[abs(k)])
-    return torch.from_numpy((np.rint(matrix * 2**13) / 2**13).astype(np.float32))
+    return matrix
 
 
 def smooth(fields: Tensor, sigma: float) -> Tensor:
@@ -165,18 +194,38 @@ def smooth(fields: Tensor, sigma: float) -> Tensor:
     With fields in multiples of 2^-10 every product is a multiple of 2^-23 and every sum about 1 at most, which
     float32 holds without rounding: the matrix products may group the terms as they like.
     """
+    height, width = fields.shape[-2:]
+    if EXACT_UP_TO < min(height, width) and max(height, width) < 3 * sigma:
+        left, right = (_thin(size, sigma) for size in (height, width))
+        return _each(left[0], _each(left[1], fields, right[1].T), right[0].T)
     out = _banded(_coarse(fields), sigma)
     return _banded(_coarse(out).transpose(-1, -2).contiguous(), sigma).transpose(-1, -2)
+
+
+@lru_cache(maxsize=8)
+def _thin(size: int, sigma: float) -> tuple[Tensor, Tensor]:
+    """The smoothing matrix as a product, size x rank and rank x size: a wide Gaussian leaves little but the mean."""
+    left, scale, right = torch.linalg.svd(torch.from_numpy(smoothing_matrix(size, sigma)))
+    rank = int((scale > 2.0**-13).sum())
+    return (left[:, :rank] * scale[:rank]).float(), right[:rank].float()
+
+
+def _each(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
+    """left @ field @ right for each field: products of one shape, however many there are."""
+    fields = x.flatten(0, -3)
+    count = len(fields)
+    out = torch.bmm(torch.bmm(left.expand(count, -1, -1), fields), right.expand(count, -1, -1))
+    return out.view(*x.shape[:-2], *out.shape[1:])
 
 
 def _coarse(x: Tensor) -> Tensor:
     return x.mul(2.0**10).round_().mul_(2.0**-10)
 
 
-def _banded(x: Tensor, sigma: float, block: int = 64) -> Tensor:
+def _banded(x: Tensor, sigma: float, block: int = 32) -> Tensor:
     """Smooth along the rows' dimension: a product with a band, block by block."""
     size, reach = x.shape[-2], math.ceil(3 * sigma) + 1
-    matrix = smoothing_matrix(size, sigma)
+    matrix = coarse_smoothing(size, sigma)
     out = torch.empty_like(x)
     for start in range(0, size, block):
         stop = min(start + block, size)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctta.corruptions.filters import working_dtype
+from ctta.corruptions.filters import cut, working_dtype
 
 NEGLIGIBLE = 1e-13
 
@@ -61,30 +61,38 @@ def motion(x: Tensor, radius: int, sigma: float, angles: NDArray[np.float64]) ->
     """
     steps, weights = motion_taps(radius, sigma, angles)
     order = np.argsort(angles, kind="stable")  # neighbours in angle share most steps: fewer, larger slices
-    steps = steps[order]
-    height, width = x.shape[2:]
-    low, high = steps.min((0, 1)), steps.max((0, 1))
-    rows = np.arange(low[0], height + high[0]).clip(0, height - 1)
-    columns = np.arange(low[1], width + high[1]).clip(0, width - 1)
-    turned = x.numpy()[order].take(rows, axis=2).take(columns, axis=3)
-    padded = turned.astype(np.float64 if working_dtype(x) == torch.float64 else np.float32)
-    out = np.zeros(x.shape, dtype=padded.dtype)
-    part = np.empty_like(out)
-    for tap, weight in enumerate(weights.astype(padded.dtype)):
-        step = steps[:, tap] - low
-        starts = [0, *(np.flatnonzero((step[1:] != step[:-1]).any(1)) + 1).tolist(), len(x)]
+    low, high = steps.min((0, 1)).tolist(), steps.max((0, 1)).tolist()
+    dtype = working_dtype(x)
+    planes = torch.from_numpy(x.numpy()[order]).to(dtype)
+    padded = F.pad(planes, (-low[1], high[1], -low[0], high[0]), mode="replicate")
+    out = torch.zeros_like(planes)
+    (_smear_each if dtype == torch.float32 else _smear)(padded, steps[order] - low, weights.tolist(), out)
+    result = np.empty(x.shape, dtype=np.uint8)
+    result[order] = cut(out.add_(0.5 / 257)).numpy()  # what rounding to 16 bits and cutting to 8 comes to
+    return torch.from_numpy(result)
+
+
+def _smear(padded: Tensor, steps: NDArray[np.int64], weights: list[float], out: Tensor) -> None:
+    """Add up the windows of many small images, every product and sum rounded by itself."""
+    height, width = out.shape[2:]
+    part = torch.empty_like(out)
+    for tap, weight in enumerate(weights):
+        step = steps[:, tap]
+        starts = [0, *(np.flatnonzero((step[1:] != step[:-1]).any(1)) + 1).tolist(), len(out)]
         for start, stop in itertools.pairwise(starts):
             row, column = step[start].tolist()
             window = padded[start:stop, :, row : row + height, column : column + width]
-            np.multiply(window, weight, out=part[start:stop])
+            torch.mul(window, weight, out=part[start:stop])
         out += part
-    out *= 257
-    out += 0.5
-    np.floor(out, out=out)
-    out /= 257
-    result = np.empty(x.shape, dtype=np.uint8)
-    result[order] = out.astype(np.uint8)
-    return torch.from_numpy(result)
+
+
+def _smear_each(padded: Tensor, steps: NDArray[np.int64], weights: list[float], out: Tensor) -> None:
+    """Add up the windows of a few large images."""
+    height, width = out.shape[2:]
+    for image, path, total in zip(padded, steps.tolist(), out, strict=True):
+        for (row, column), taps in itertools.groupby(zip(path, weights, strict=True), key=lambda tap: tap[0]):
+            window = image[:, row : row + height, column : column + width]
+            total.add_(window, alpha=sum(weight for _, weight in taps))
 
 
 def motion_taps(
@@ -107,9 +115,10 @@ def bilinear(x: Tensor, rows: Tensor, columns: Tensor, *, repeat_edge: bool) -> 
     """
     height, width = x.shape[2:]
     if repeat_edge:
-        grid = torch.stack([(2 * columns + 1) / width - 1, (2 * rows + 1) / height - 1], dim=-1)
+        places = (2 * columns + 1) / width - 1, (2 * rows + 1) / height - 1
     else:
-        grid = torch.stack([columns * (2 / (width - 1)) - 1, rows * (2 / (height - 1)) - 1], dim=-1)
+        places = columns * (2 / (width - 1)) - 1, rows * (2 / (height - 1)) - 1
+    grid = torch.view_as_real(torch.complex(*places))  # faster than torch.stack
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=not repeat_edge)
 
 
@@ -126,24 +135,26 @@ def box_windows(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.
 
 def box_resize(x: Tensor, height: int, width: int) -> Tensor:
     """Resize byte planes by averaging the pixels under each output, rounded to bytes after each direction."""
-    for dim, size in ((3, width), (2, height)):
-        x = _box_along(x, dim, size)
-    return x
-
-
-def _box_along(x: Tensor, dim: int, size: int) -> Tensor:
-    first, count = box_windows(x.shape[dim], size)
-    most = int(count.max())
     values = x.numpy()
-    lower = torch.from_numpy(values.take(first, axis=dim))
-    if most == 1:
-        return lower
-    shape = [-1 if d == dim else 1 for d in range(4)]
-    total = lower.to(torch.int32)
-    for k in range(1, most):
-        place = np.minimum(first + k, x.shape[dim] - 1)
-        inside = torch.from_numpy((count > k).astype(np.uint8)).view(shape)
-        total += torch.from_numpy(values.take(place, axis=dim)) * inside
-    weights = np.rint(2.0**22 / count).astype(np.int32)  # Pillow's fixed-point weights: the rounding is its own
-    total = total.mul_(torch.from_numpy(weights).view(shape)).add_(1 << 21)
-    return (total >> 22).clamp_(0, 255).to(torch.uint8)
+    if height >= values.shape[2] and width >= values.shape[3]:  # one pixel under each output: the order is free
+        columns, rows = (box_windows(*sizes)[0] for sizes in ((values.shape[3], width), (values.shape[2], height)))
+        return torch.from_numpy(values.take(columns, axis=3).take(rows, axis=2))
+    # rows are runs of memory, columns single bytes: turning the image is cheaper
+    turned = _box_rows(np.ascontiguousarray(values.transpose(0, 1, 3, 2)), width)
+    return torch.from_numpy(_box_rows(np.ascontiguousarray(turned.transpose(0, 1, 3, 2)), height))
+
+
+def _box_rows(values: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    first, count = box_windows(values.shape[2], size)
+    total = values.take(first, axis=2).astype(np.uint16)
+    for k in range(1, int(count.max())):
+        more = values.take(np.minimum(first + k, values.shape[2] - 1), axis=2)
+        if count.min() <= k:
+            more &= np.where(count > k, 255, 0).astype(np.uint8)[:, None]
+        total += more.astype(np.uint16)
+    weights = np.rint(2.0**22 / count).astype(np.uint32)  # Pillow's fixed-point weights: the rounding is its own
+    mean = total.astype(np.uint32)
+    mean *= weights[:, None]
+    mean += np.uint32(1 << 21)
+    mean >>= np.uint32(22)
+    return mean.astype(np.uint8)

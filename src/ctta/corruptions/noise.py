@@ -1,8 +1,9 @@
 """Noise that meets every value by itself: Gaussian, shot, impulse and speckle.
 
 A value has 256 levels before and after, so the noise is a table: the probability of each level given each other.
-A level is then drawn with one 32-bit word and one lookup (Walker's alias method), which is exact to 2^-32 and
-faster than drawing normal or Poisson numbers and rounding them.
+A level is then drawn with one random word and one lookup (Walker's alias method), which is faster than drawing
+normal or Poisson numbers and rounding them. Words have 32 bits for images up to 64 pixels a side and 16 beyond:
+there the probabilities are multiples of 2^-16, which is finer than a picture's own counts.
 """
 
 from __future__ import annotations
@@ -14,29 +15,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctta.corruptions.filters import BLOCK, working_dtype
 from ctta.corruptions.random import Draws
 
 LEVELS = 256
-BLOCK = 1 << 15
-"""Values looked up at once: what belongs to them stays in the processor's cache."""
 
 
 def noise(x: Tensor, name: str, amount: float, draws: Draws) -> Tensor:
     """Pass every value of N x 3 x H x W bytes through the noise `name`."""
-    table = alias_table(name, amount)
     values = x.numpy().reshape(-1)
-    words = draws.bits(values.size // max(len(x), 1)).reshape(-1)
+    count = values.size // max(len(x), 1)
+    words = draws.bits(count) if working_dtype(x) == torch.float64 else draws.halves((count,))
+    words = words.reshape(-1)
+    table = alias_table(name, amount, 8 * words.itemsize)
+    upper = table.dtype.type(2 ** (8 * words.itemsize) - 256)
     out = np.empty_like(values)
     for start in range(0, values.size, BLOCK):
         part = slice(start, start + BLOCK)
         word = words[part]
-        place = values[part].astype(np.intp)
-        place <<= 8
-        place |= word & np.uint32(255)
-        entry = table.take(place)
-        # the upper 24 bits of an entry are a threshold, the lower 8 the level taken from there on
-        kept = word < (entry & np.uint32(0xFFFFFF00))
-        out[part] = np.where(kept, word, entry).astype(np.uint8)
+        slot = word.astype(np.uint8)
+        place = values[part].astype(np.uint16) << np.uint16(8)
+        place |= slot.astype(np.uint16)
+        entry = table.take(place.astype(np.intp), mode="clip")
+        # the lowest 8 bits of an entry are the level taken from the threshold on, which is the rest
+        other = entry.astype(np.uint8)
+        slot ^= other  # np.where, without a branch per value
+        slot *= word < (entry & upper)
+        np.bitwise_xor(slot, other, out=out[part])
     return torch.from_numpy(out).view(x.shape)
 
 
@@ -75,22 +80,29 @@ def _shot(rate: float) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=32)
-def alias_table(name: str, amount: float) -> NDArray[np.uint32]:
-    """256 slots for each level: with the threshold's chance the slot's own level, else another one."""
+def alias_table(name: str, amount: float, bits: int = 32) -> NDArray[np.uint32 | np.uint16]:
+    """256 slots for each level: with the threshold's chance the slot's own level, else another one.
+
+    An entry has as many bits, 32 or 16, as the words it is compared with.
+    """
+    full = 2 ** (bits - 8)
     left = probabilities(name, amount)
+    if bits == 16:  # to what 16 bits can say, without losing anything on the way
+        left = np.diff(np.rint(np.cumsum(left, axis=1) * 2**bits), axis=1, prepend=0.0)
     left *= LEVELS / left.sum(1, keepdims=True)
     rows = np.arange(LEVELS)
-    threshold = np.full((LEVELS, LEVELS), 2**24 - 1, dtype=np.uint32)
+    threshold = np.full((LEVELS, LEVELS), full - 1, dtype=np.uint32)
     other = np.tile(rows.astype(np.uint32), (LEVELS, 1))
     low, high = left.copy(), left.copy()  # the same numbers; a slot that is settled leaves both searches
     for _ in range(LEVELS - 1):
         poor, rich = low.argmin(1), high.argmax(1)
         share = np.clip(low[rows, poor], 0.0, 1.0)
-        threshold[rows, poor] = np.minimum(np.rint(share * 2**24), 2**24 - 1)
+        threshold[rows, poor] = np.minimum(np.rint(share * full), full - 1)
         other[rows, poor] = rich
         remaining = low[rows, rich] - (1.0 - share)
         low[rows, rich] = high[rows, rich] = remaining
         low[rows, poor], high[rows, poor] = np.inf, -np.inf
-    table: NDArray[np.uint32] = (threshold << np.uint32(8) | other).ravel()
+    table: NDArray[np.uint32 | np.uint16] = (threshold << np.uint32(8) | other).ravel()
+    table = table.astype(np.uint32 if bits == 32 else np.uint16)
     table.flags.writeable = False
     return table

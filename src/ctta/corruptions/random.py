@@ -74,5 +74,7 @@ class Draws:
     def below(self, end: int, shape: tuple[int, ...], stream: int = 0) -> NDArray[np.uint16]:
         """Whole numbers from 0 to end - 1, up to 64, N x shape; equally likely to one part in a thousand."""
         words = self.halves(shape, stream)
+        if end & (end - 1) == 0:
+            return words >> np.uint16(17 - end.bit_length())
         scaled: NDArray[np.uint32] = words * np.uint32(end)
         return (scaled >> np.uint32(16)).astype(np.uint16)

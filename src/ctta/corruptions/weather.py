@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctta.corruptions.filters import to_bytes, working_dtype
+from ctta.corruptions.filters import look_up, to_bytes, to_levels, working_dtype
 from ctta.corruptions.geometry import crop_size, motion, zoomed
 from ctta.corruptions.overlays import overlays
 from ctta.corruptions.random import Draws
@@ -29,7 +30,7 @@ def snow(
     """Whiten the image and let flakes fall from both sides: N x 3 x H x W bytes -> bytes."""
     height, width = x.shape[2:]
     seen = crop_size(height, zoom), crop_size(width, zoom)  # flakes the zoom would cut off are not drawn
-    layer = torch.from_numpy(draws.normal((1, *seen))).double().mul_(spread).add_(mean)
+    layer = torch.from_numpy(draws.normal((1, *seen))).to(working_dtype(x)).mul_(spread).add_(mean)
     layer = zoomed(layer, zoom, height, width)
     layer = to_bytes(layer.masked_fill_(layer < threshold, 0.0))
     flakes = motion(layer, radius, sigma, draws.unit(1, stream=1)[:, 0] * 90 - 135)
@@ -54,13 +55,8 @@ def frost(
         pieces[row] = sheet[:, top : top + height, left : left + width]
     levels = np.arange(256)
     mixed = image_weight * levels[:, None] + frost_weight * levels[None, :]
-    table = (
-        mixed.clip(0, 255).astype(np.uint8).ravel()
-    )  # two bytes in, one out: the sum need not be made per pixel
-    place = x.numpy().astype(np.intp)
-    place <<= 8
-    place |= pieces
-    return torch.from_numpy(table.take(place))
+    table = mixed.clip(0, 255).astype(np.uint8).ravel()  # two bytes in, one out: no sum per pixel
+    return torch.from_numpy(look_up(table, x.numpy(), pieces))
 
 
 def fog(x: Tensor, strength: float, decay: float, draws: Draws) -> Tensor:
@@ -68,6 +64,10 @@ def fog(x: Tensor, strength: float, decay: float, draws: Draws) -> Tensor:
     height, width = x.shape[2:]
     size = 1 << (max(height, width) - 1).bit_length()
     mist = plasma(draws.uniform((size * size - 1,)), size, decay)[:, None, :height, :width]
+    if working_dtype(x) == torch.float32:
+        most = torch.from_numpy(x.numpy().max((1, 2, 3), keepdims=True)).float().div_(255)
+        share = most / (most + strength)
+        return to_levels(x.float().mul_(share).add_(torch.from_numpy(mist) * (share * (255 * strength))))
     u = x.float().div_(255)
     most = u.amax((1, 2, 3), keepdim=True)
     return to_bytes(u.add_(torch.from_numpy(mist * np.float32(strength))).mul_(most).div_(most + strength))
@@ -91,15 +91,22 @@ def plasma(draws: NDArray[np.float32], size: int, decay: float) -> NDArray[np.fl
     while step >= 2:
         half, count = step // 2, size // step
         corner = height[:, ::step, ::step]
-        square = corner + np.roll(corner, -1, axis=1)
-        square = square + np.roll(square, -1, axis=2)
+        square = corner + rolled(corner, -1, axis=1)
+        square = square + rolled(square, -1, axis=2)
         middle = square / 4 + wiggle(count)
         height[:, half::step, half::step] = middle
-        across = middle + np.roll(middle, 1, axis=1) + corner + np.roll(corner, -1, axis=2)
+        across = middle + rolled(middle, 1, axis=1) + corner + rolled(corner, -1, axis=2)
         height[:, ::step, half::step] = across / 4 + wiggle(count)
-        along = middle + np.roll(middle, 1, axis=2) + corner + np.roll(corner, -1, axis=1)
+        along = middle + rolled(middle, 1, axis=2) + corner + rolled(corner, -1, axis=1)
         height[:, half::step, ::step] = along / 4 + wiggle(count)
         step, wobble = half, wobble / decay
     height -= height.min((1, 2), keepdims=True)
     height /= height.max((1, 2), keepdims=True)
     return height
+
+
+def rolled(x: NDArray[Any], shift: int, axis: int) -> NDArray[Any]:
+    """np.roll of N x H x W along one dimension, with less ado."""
+    if axis == 1:
+        return np.concatenate([x[:, -shift:], x[:, :-shift]], axis=1)
+    return np.concatenate([x[:, :, -shift:], x[:, :, :-shift]], axis=2)
