@@ -71,7 +71,7 @@ def test_every_error_derives_from_one():
     from ctta import errors
 
     found = [value for value in vars(errors).values() if isinstance(value, type)]
-    assert len(found) == 10
+    assert len(found) == 11
     assert all(issubclass(value, ctta.CttaError) for value in found)
     for value in found:
         assert value.__name__ in errors.__doc__

@@ -127,7 +127,7 @@ def test_settings_are_described_as_plain_data():
 def test_every_method_is_fully_described(entry):
     assert entry.paper
     assert entry.summary.endswith(".")
-    assert {"cifar10-c", "cifar100-c", "imagenet-c"} <= set(entry.presets)
+    assert {"cifar10-c", "cifar100-c", "imagenet-c", "embedded"} <= set(entry.presets)
     for item in entry.settings:
         assert len(item.help.split()) >= 2, item.name
         assert item.help.endswith((".", ").")), item.name

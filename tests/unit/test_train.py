@@ -11,7 +11,17 @@ import ctta
 from ctta import models
 from ctta.checkpoint import write
 from ctta.cli import cli
-from ctta.train import TrainSettings, augment, error_rate, load_split, new_model, one_cycle, train
+from ctta.train import (
+    Split,
+    TrainSettings,
+    augment,
+    error_rate,
+    load_split,
+    measure_statistics,
+    new_model,
+    one_cycle,
+    train,
+)
 
 RECIPE = TrainSettings(epochs=4, batch=16, lr=0.1, small_epochs=1, small_size=16, padding=2)
 
@@ -121,6 +131,53 @@ def test_the_command_trains_on_a_folder_and_writes_weights_with_a_manifest(tmp_p
     model = models.load(f"file:{out}")
     assert models.weight_hash(model) == manifest["weight_hash"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "source.json", "source.safetensors"]
+
+
+def test_another_cycle_starts_from_given_weights_and_ends_can_be_averaged(tmp_path, monkeypatch):
+    images, labels = colours(96, 0)
+    split = Split(images, labels, *colours(40, 1), 2)
+    monkeypatch.setattr("ctta.train.load_split", lambda _: split)
+
+    def command(name, *options):
+        out = tmp_path / f"{name}.safetensors"
+        words = [
+            "train",
+            "wrn-10-1",
+            "cifar10",
+            str(out),
+            "--threads",
+            "1",
+            "--epochs",
+            "1",
+            "--batch",
+            "16",
+            *options,
+        ]
+        result = CliRunner().invoke(cli, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return models.read_weights(out), json.loads(out.with_suffix(".json").read_text())
+
+    one, _ = command("one")
+    first = str(tmp_path / "one.safetensors")
+    two, manifest = command("two", "--init", first, "--lr", "1e-9", "--weight-decay", "0")
+    assert torch.allclose(one["conv1.weight"], two["conv1.weight"], atol=1e-6)  # it went on from there
+    assert manifest["from"][0]["weight_hash"] == json.loads((tmp_path / "one.json").read_text())["weight_hash"]
+    three, _ = command("three", "--seed", "5")
+    mean, manifest = command("mean", "--average", first, "--average", str(tmp_path / "three.safetensors"))
+    assert torch.allclose(mean["fc.weight"], (one["fc.weight"] + three["fc.weight"]) / 2)
+    assert manifest["recipe"] is None
+    assert len(manifest["from"]) == 2
+
+
+def test_measured_statistics_are_those_of_the_training_images():
+    images, _ = colours(512, 0)
+    model = new_model("wrn-10-1", 2, 0)
+    measure_statistics(model, images, TrainSettings(padding=0), batches=2, batch=256)
+    first = model.conv1(images.float() / 255)
+    norm = model.block1.layer[0].bn1
+    assert torch.allclose(norm.running_mean, first.mean((0, 2, 3)), atol=1e-2)
+    assert norm.momentum == 0.1
+    assert not model.training
 
 
 def test_data_that_is_not_there_is_answered_with_what_would_do(tmp_path):

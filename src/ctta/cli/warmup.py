@@ -39,8 +39,8 @@ def command(
     """
     import torch
 
+    from ctta.bench.resolve import model_from
     from ctta.checkpoint import write_bytes
-    from ctta.cli.resolve import model_from
     from ctta.train import error_rate, load_split
     from ctta.warmup import Warmup
 

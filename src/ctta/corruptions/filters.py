@@ -195,7 +195,7 @@ def smooth(fields: Tensor, sigma: float) -> Tensor:
     float32 holds without rounding: the matrix products may group the terms as they like.
     """
     height, width = fields.shape[-2:]
-    if EXACT_UP_TO < min(height, width) and max(height, width) < 3 * sigma:
+    if min(height, width) > EXACT_UP_TO and max(height, width) < 3 * sigma:
         left, right = (_thin(size, sigma) for size in (height, width))
         return _each(left[0], _each(left[1], fields, right[1].T), right[0].T)
     out = _banded(_coarse(fields), sigma)
@@ -211,7 +211,7 @@ def _thin(size: int, sigma: float) -> tuple[Tensor, Tensor]:
 
 
 def _each(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-    """left @ field @ right for each field: products of one shape, however many there are."""
+    """Left @ field @ right for each field: products of one shape, however many there are."""
     fields = x.flatten(0, -3)
     count = len(fields)
     out = torch.bmm(torch.bmm(left.expand(count, -1, -1), fields), right.expand(count, -1, -1))

@@ -90,6 +90,8 @@ def nothing(_method: Method[Any]) -> Tensor:
     paper="Contrastive Test-Time Adaptation",
     year=2022,
     needs={"linear classifier"},
+    cost="7",
+    confidence="high",
     presets={"cifar10-c": {}, "cifar100-c": {}, "imagenet-c": {}},
 )
 class AdaContrast(SgdMemory[AdaContrastSettings]):

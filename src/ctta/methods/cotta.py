@@ -24,6 +24,8 @@ class CottaSettings(TeacherSettings):
     "cotta",
     paper="Continual Test-Time Domain Adaptation",
     year=2022,
+    cost="5, or 36 where it averages over views",
+    confidence="high",
     presets=TEACHER_PRESETS,
 )
 class Cotta(MeanTeacher[CottaSettings]):

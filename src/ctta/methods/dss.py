@@ -41,6 +41,8 @@ class DssSettings(TeacherSettings):
     "dss",
     paper="Continual Test-Time Domain Adaptation via Dynamic Sample Selection (our reconstruction)",
     year=2024,
+    cost="5, or 36 where it averages over views",
+    confidence="low",
     presets=TEACHER_PRESETS,
 )
 class Dss(MeanTeacher[DssSettings]):

@@ -82,7 +82,9 @@ class EcottaSettings:
     "ecotta",
     paper="EcoTTA: Memory-Efficient Continual Test-Time Adaptation via Self-Distilled Regularization",
     year=2023,
-    needs={"named stages"},
+    needs={"named stages", "source data, once, for its warm-up"},
+    cost="3.5, and its meta networks",
+    confidence="medium",
     presets={
         "cifar10-c": {"lr": 5e-3},
         "cifar100-c": {"lr": 5e-3},

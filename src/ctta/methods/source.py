@@ -9,7 +9,7 @@ from torch import Tensor
 from ctta.methods.base import Method
 from ctta.methods.registry import register
 
-BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c")
+BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "embedded")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class TentSettings:
         "cifar10-c": {"lr": 1e-3},
         "cifar100-c": {"lr": 1e-3},
         "imagenet-c": {"lr": 2.5e-4, "optimizer": "sgd"},
+        "embedded": {"lr": 1e-3},
         # the learning rates in the configuration files of the PALM repository, not those of its table
         "palm-repo-cifar10-c": {"lr": 1e-5},
         "palm-repo-cifar100-c": {"lr": 2e-5},
