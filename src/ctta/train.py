@@ -219,7 +219,8 @@ def error_rate(model: nn.Module, images: Tensor, labels: Tensor, batch: int = 20
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.SGD, epoch: int, settings: TrainSettings) -> None:
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        tensors[f"velocity/{index:04d}"] = optimizer.state[parameter]["momentum_buffer"]
+        if (velocity := optimizer.state[parameter].get("momentum_buffer")) is not None:
+            tensors[f"velocity/{index:04d}"] = velocity
     checkpoint.write(path, tensors, {"kind": "training", "epoch": epoch, "settings": asdict(settings)})
 
 
@@ -232,5 +233,6 @@ def _restore(path: Path, model: nn.Module, optimizer: torch.optim.SGD, settings:
         )
     model.load_state_dict({key.partition("/")[2]: t for key, t in tensors.items() if key.startswith("model/")})
     for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        optimizer.state[parameter]["momentum_buffer"] = tensors[f"velocity/{index:04d}"]
+        if f"velocity/{index:04d}" in tensors:  # without momentum there is none
+            optimizer.state[parameter]["momentum_buffer"] = tensors[f"velocity/{index:04d}"]
     return int(header["epoch"])

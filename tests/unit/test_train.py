@@ -1,5 +1,6 @@
 """Training a source model: it learns, it repeats, it resumes, and what it writes can be loaded."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -63,12 +64,13 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_global_state_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("stop", [(1, 2), (2, 3), (3, 1)])
-def test_an_interrupted_run_resumes_to_the_same_weights(stop, tmp_path):
-    whole = models.weight_hash(run()[0])
+@pytest.mark.parametrize(("stop", "momentum"), [((1, 2), 0.9), ((2, 3), 0.9), ((3, 1), 0.0)])
+def test_an_interrupted_run_resumes_to_the_same_weights(stop, momentum, tmp_path):
+    recipe = dataclasses.replace(RECIPE, momentum=momentum)
+    whole = models.weight_hash(run(recipe)[0])
     path = tmp_path / "model.run"
-    run(resume=path, stop_after=stop)
-    model, seen = run(resume=path)
+    run(recipe, resume=path, stop_after=stop)
+    model, seen = run(recipe, resume=path)
     assert models.weight_hash(model) == whole
     assert seen[0].epoch == stop[0]
 
