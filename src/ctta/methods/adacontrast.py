@@ -92,7 +92,7 @@ def nothing(_method: Method[Any]) -> Tensor:
     needs={"linear classifier"},
     cost="7",
     confidence="high",
-    presets={"cifar10-c": {}, "cifar100-c": {}, "imagenet-c": {}},
+    presets={"cifar10-c": {}, "cifar100-c": {}, "imagenet-c": {}, "embedded": {}},
 )
 class AdaContrast(SgdMemory[AdaContrastSettings]):
     """Learn from pseudo-labels voted by neighbours and from contrast between views; predict after the update."""

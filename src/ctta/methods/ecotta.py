@@ -89,6 +89,7 @@ class EcottaSettings:
         "cifar10-c": {"lr": 5e-3},
         "cifar100-c": {"lr": 5e-3},
         "imagenet-c": {"lr": 2.5e-4},
+        "embedded": {"lr": 5e-3},
     },
     variants={"community": {}, "paper": {"two_step": False, "detach_parts": False, "lambda_r": 0.5}},
 )

@@ -70,7 +70,12 @@ class SftSettings:
     needs={"named stages"},
     cost="4.6 (2.3 with lam=0)",
     confidence="high",
-    presets={"cifar10-c": {"lr": 1e-3}, "cifar100-c": {"lr": 1e-3}, "imagenet-c": {"lr": 5e-4}},
+    presets={
+        "cifar10-c": {"lr": 1e-3},
+        "cifar100-c": {"lr": 1e-3},
+        "imagenet-c": {"lr": 5e-4},
+        "embedded": {"lr": 5e-3},
+    },
     variants={
         "palm-repo": {},
         "original": {

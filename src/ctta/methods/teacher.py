@@ -67,6 +67,7 @@ TEACHER_PRESETS: dict[str, dict[str, Any]] = {
     "cifar10-c": {"lr": 1e-3, "confidence": 0.92, "restore": 0.01},
     "cifar100-c": {"lr": 1e-3, "confidence": 0.72, "restore": 0.01},
     "imagenet-c": {"lr": 0.01, "optimizer": "sgd", "loss": "symmetric", "confidence": 0.1, "restore": 0.001},
+    "embedded": {"lr": 1e-3, "confidence": 0.92, "restore": 0.01},
 }
 
 S = TypeVar("S", bound=TeacherSettings)
