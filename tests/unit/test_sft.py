@@ -113,7 +113,7 @@ def test_the_original_moves_the_stem_too_with_adam_decay_and_source_statistics(s
         ),
         ({"optimizer": "adam", "momentum": 0.5}, lambda p: torch.optim.Adam(p, lr=1e-3, betas=(0.5, 0.999))),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_optimiser_settings_are_those_of_torch(stream64, settings, optimizer):
     _, expected = reference(stream64, names="layer1.", optimizer=optimizer)
