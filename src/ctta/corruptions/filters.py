@@ -195,7 +195,7 @@ def smooth(fields: Tensor, sigma: float) -> Tensor:
     float32 holds without rounding: the matrix products may group the terms as they like.
     """
     height, width = fields.shape[-2:]
-    if EXACT_UP_TO < min(height, width) and max(height, width) < 3 * sigma:
+    if min(height, width) > EXACT_UP_TO and max(height, width) < 3 * sigma:
         left, right = (_thin(size, sigma) for size in (height, width))
         return _each(left[0], _each(left[1], fields, right[1].T), right[0].T)
     out = _banded(_coarse(fields), sigma)
@@ -204,14 +204,14 @@ def smooth(fields: Tensor, sigma: float) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _thin(size: int, sigma: float) -> tuple[Tensor, Tensor]:
-    """The smoothing matrix as a product, size x rank and rank x size: a wide Gaussian leaves little but the mean."""
+    """The smoothing matrix as a product, size x rank and rank x size; a wide Gaussian has a low rank."""
     left, scale, right = torch.linalg.svd(torch.from_numpy(smoothing_matrix(size, sigma)))
     rank = int((scale > 2.0**-13).sum())
     return (left[:, :rank] * scale[:rank]).float(), right[:rank].float()
 
 
 def _each(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-    """left @ field @ right for each field: products of one shape, however many there are."""
+    """The product left @ field @ right for each field: of one shape, however many fields there are."""
     fields = x.flatten(0, -3)
     count = len(fields)
     out = torch.bmm(torch.bmm(left.expand(count, -1, -1), fields), right.expand(count, -1, -1))
