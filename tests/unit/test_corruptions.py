@@ -17,7 +17,7 @@ from ctta.corruptions import CORRUPTIONS, DETERMINISTIC, EXTRA, PROFILES, apply,
 from ctta.corruptions import noise as noise_tables
 from ctta.corruptions.blur import taken_from
 from ctta.corruptions.constants import CONSTANTS
-from ctta.corruptions.filters import correlate, disk, gauss, gaussian_taps, smooth
+from ctta.corruptions.filters import correlate, disk, gauss, gaussian_taps, smooth, smoothing_matrix
 from ctta.corruptions.geometry import box_resize, centre, motion, motion_taps, zoomed
 from ctta.corruptions.overlays import overlays
 from ctta.corruptions.random import Draws, key
@@ -131,7 +131,7 @@ def test_fast_path_stays_within_one_level_of_the_exact_one(name, profile, monkey
     assert (fast != exact).mean() < 0.02
 
 
-@pytest.mark.parametrize(("name", "off"), [("jpeg_compression", 0.15), ("elastic_transform", 0.02)])
+@pytest.mark.parametrize(("name", "off"), [("jpeg_compression", 0.15), ("elastic_transform", 0.1)])
 @pytest.mark.parametrize("severity", [1, 5])
 def test_fast_path_is_rarely_off_where_a_rounding_decides_more_than_a_level(name, off, severity, monkeypatch):
     images = pictures(2, 100, 81)
@@ -428,6 +428,16 @@ def test_smoothing_keeps_a_constant_and_is_exact_in_any_order():
     assert abs(float(smooth(torch.full((1, 30, 30), 0.5), 40.0).mean()) - 0.5) < 1e-3
     alone = smooth(field[1:, 1:], 3.0)
     assert torch.equal(made[1:, 1:], alone)
+
+
+def test_wide_smoothing_of_large_fields_follows_the_matrix():
+    fields = torch.from_numpy(draws(2).uniform((2, 70, 90)))
+    height, width = (torch.from_numpy(smoothing_matrix(size, 31.0)) for size in (70, 90))
+    expected = height @ fields.double() @ width.T
+    made = smooth(fields, 31.0)
+    assert (made - expected).abs().max() < 1e-4
+    assert expected.std() > 5e-3
+    assert torch.equal(smooth(fields[1:], 31.0), made[1:])
 
 
 def test_overlays_are_fixed_and_larger_than_the_image():

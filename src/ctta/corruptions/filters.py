@@ -204,14 +204,18 @@ def smooth(fields: Tensor, sigma: float) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _thin(size: int, sigma: float) -> tuple[Tensor, Tensor]:
-    """The smoothing matrix as a product, size x rank and rank x size: a wide Gaussian leaves little but the mean."""
+    """The smoothing matrix as a product, size x rank and rank x size; a wide Gaussian has a low rank."""
     left, scale, right = torch.linalg.svd(torch.from_numpy(smoothing_matrix(size, sigma)))
     rank = int((scale > 2.0**-13).sum())
     return (left[:, :rank] * scale[:rank]).float(), right[:rank].float()
 
 
 def _each(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
+<<<<<<< HEAD
     """Left @ field @ right for each field: products of one shape, however many there are."""
+=======
+    """The product left @ field @ right for each field: of one shape, however many fields there are."""
+>>>>>>> wt-speed
     fields = x.flatten(0, -3)
     count = len(fields)
     out = torch.bmm(torch.bmm(left.expand(count, -1, -1), fields), right.expand(count, -1, -1))

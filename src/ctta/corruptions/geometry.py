@@ -75,15 +75,16 @@ def motion(x: Tensor, radius: int, sigma: float, angles: NDArray[np.float64]) ->
 def _smear(padded: Tensor, steps: NDArray[np.int64], weights: list[float], out: Tensor) -> None:
     """Add up the windows of many small images, every product and sum rounded by itself."""
     height, width = out.shape[2:]
-    part = torch.empty_like(out)
+    source, total = padded.numpy(), out.numpy()  # numpy takes less time over each of many small windows
+    part = np.empty_like(total)
     for tap, weight in enumerate(weights):
         step = steps[:, tap]
         starts = [0, *(np.flatnonzero((step[1:] != step[:-1]).any(1)) + 1).tolist(), len(out)]
         for start, stop in itertools.pairwise(starts):
             row, column = step[start].tolist()
-            window = padded[start:stop, :, row : row + height, column : column + width]
-            torch.mul(window, weight, out=part[start:stop])
-        out += part
+            window = source[start:stop, :, row : row + height, column : column + width]
+            np.multiply(window, weight, out=part[start:stop])
+        total += part
 
 
 def _smear_each(padded: Tensor, steps: NDArray[np.int64], weights: list[float], out: Tensor) -> None:
