@@ -211,11 +211,7 @@ def _thin(size: int, sigma: float) -> tuple[Tensor, Tensor]:
 
 
 def _each(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-<<<<<<< HEAD
-    """Left @ field @ right for each field: products of one shape, however many there are."""
-=======
     """The product left @ field @ right for each field: of one shape, however many fields there are."""
->>>>>>> wt-speed
     fields = x.flatten(0, -3)
     count = len(fields)
     out = torch.bmm(torch.bmm(left.expand(count, -1, -1), fields), right.expand(count, -1, -1))
