@@ -12,6 +12,7 @@ from ctta._version import __version__
 VERBS = {
     "demo": "Adapt a small model to a changing stream: a first run that needs nothing.",
     "run": "Compare methods on your own model and data.",
+    "bench": "Run a grid of methods, models, streams and seeds; continues where it was stopped.",
     "train": "Train a source model on clean images.",
     "data": "Get, make, list and verify datasets and checkpoints.",
     "methods": "List the methods, or one method's settings and presets.",
