@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.resources
+import inspect
 import json
 import platform
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from torch import nn
 import ctta
 from ctta import streams
 from ctta.adapt import Adapter
-from ctta.bench.resolve import model_from, names_in, source_from
+from ctta.bench.resolve import BENCHMARKS, model_from, names_in, source_from
 from ctta.methods import find
 from ctta.models import weight_hash
 
@@ -97,7 +98,7 @@ def prepare(cell: Cell) -> Prepared:
         cell.severity,
         cell.corruptions,
         json.dumps(dict(cell.stream), sort_keys=True),
-        cell.seed if cell.data in ("embedded", "cifar10", "cifar100") else 0,
+        0 if cell.data in BENCHMARKS else cell.seed,  # a benchmark on disk is the same for every seed
         clean=cell.clean > 0,
     )
     settings = dataclasses.asdict(find(cell.method).resolve(cell.preset, cell.settings))
@@ -109,6 +110,7 @@ def prepare(cell: Cell) -> Prepared:
         "seed": cell.seed,
         "clean": cell.clean,
         "code": code_version(),
+        "files": _own_files(cell),
     }
     manifest = {
         **identity,
@@ -139,9 +141,21 @@ def code_version() -> str:
     return f"{ctta.__version__}+{sha.hexdigest()[:12]}"
 
 
+def _own_files(cell: Cell) -> list[str]:
+    """Hashes of the user's files that make the model and the method: edited, they make another cell."""
+    package = Path(str(importlib.resources.files("ctta")))
+    model, _, _ = cell.model.rpartition(":")
+    method = inspect.getsourcefile(find(cell.method).method)
+    files = [Path(model)] if model.endswith(".py") else []
+    if method and not Path(method).is_relative_to(package):
+        files.append(Path(method))
+    return [hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files]
+
+
 @functools.lru_cache(maxsize=2)
 def _model(name: str, weights: str | None) -> nn.Module:
-    return model_from(name, Path(weights) if weights else None)
+    # eval: a bare forward pass must not change the statistics the next cell starts from
+    return model_from(name, Path(weights) if weights else None).eval()
 
 
 @functools.lru_cache(maxsize=8)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -11,8 +13,8 @@ import ctta
 from ctta.adapt import Adapter
 from ctta.bench.cell import Cell, Prepared, prepare
 from ctta.bench.forgetting import Forgetting
-from ctta.bench.store import Claim, Store
-from ctta.errors import CttaError
+from ctta.bench.store import Claim, Store, TakenOverError
+from ctta.errors import StateError, StoreError
 from ctta.evaluation import BatchRow, measure, pass_seconds
 
 SNAPSHOT_SECONDS = 20.0
@@ -20,8 +22,8 @@ SNAPSHOT_SECONDS = 20.0
 SNAPSHOT_SHARE = 0.01
 """Most of the running time that snapshots may take; large states are saved less often."""
 
-UNIT_EVERY = 50
-"""Batches between two measurements of a bare forward pass, the unit of cost."""
+UNIT_SHARE = 0.01
+"""Most of the adapter's time that measuring a bare forward pass, the unit of cost, may take after the first."""
 
 Watch = Callable[[Cell, BatchRow], None]
 """Called after every batch; progress bars and trackers listen here."""
@@ -36,6 +38,8 @@ def run_cell(
 ) -> str | None:
     """Run one cell to its end, or what is left of it; returns its key, or None if another runner has it.
 
+    `snapshot_seconds`: least time between two snapshots, 0 for one after every batch.
+
     Rows are bit-identical to those of an uninterrupted run, times and memory aside. An error is noted in the
     store and raised; the rows before it stay, and the cell can be run again.
     """
@@ -44,20 +48,25 @@ def run_cell(
     if claim is None:
         return ready.key if store.cell(ready.key).status == "done" else None
     try:
-        _continue(ready, claim, store, watch, snapshot_seconds)
-    except CttaError as error:
-        store.fail(ready.key, f"{type(error).__name__}: {error}")
+        with store.beating(ready.key):
+            _continue(ready, claim, store, watch, snapshot_seconds)
+    except TakenOverError:
+        return None
+    except Exception as error:
+        with contextlib.suppress(StoreError):  # a full disk must not hide the error itself
+            store.fail(ready.key, f"{type(error).__name__}: {error}")
         raise
-    except KeyboardInterrupt:
-        store.release(ready.key)
+    except BaseException:  # Ctrl-C: whoever comes next goes on at once
+        with contextlib.suppress(StoreError):
+            store.release(ready.key)
         raise
     return ready.key
 
 
 def _continue(ready: Prepared, claim: Claim, store: Store, watch: Watch | None, interval: float) -> None:
-    adapter = ctta.load(claim.snapshot, ready.model) if claim.snapshot else ready.adapter()
+    adapter, start = _resume(ready, claim, store)
     pending = _Pending(store, ready.key, adapter, interval)
-    for row, domain in rows_of(ready, adapter, claim.start):
+    for row, domain in rows_of(ready, adapter, start):
         pending.add(row, domain)
         if watch is not None:
             watch(ready.cell, row)
@@ -65,14 +74,28 @@ def _continue(ready: Prepared, claim: Claim, store: Store, watch: Watch | None, 
     store.finish(ready.key)
 
 
+def _resume(ready: Prepared, claim: Claim, store: Store) -> tuple[Adapter, int]:
+    """Return the adapter to go on with and the batch it comes to; a damaged snapshot costs a fresh start."""
+    if claim.snapshot is not None:
+        try:
+            return ctta.load(claim.snapshot, ready.model), claim.start
+        except StateError:
+            store.rewind(ready.key)
+    return ready.adapter(), 0
+
+
 def rows_of(ready: Prepared, adapter: Adapter, start: int = 0) -> Iterator[tuple[BatchRow, dict[str, Any] | None]]:
     """Rows of a cell from a batch on, each with what was measured after its domain, where one ended."""
     stream, cell = ready.stream, ready.cell
     forgetting = Forgetting(ready.model, stream.source, cell.clean, cell.batch_size) if cell.clean else None
+    total = spent = 0.0
     for batch in stream.resume(start):
         row = measure(adapter, batch)
-        if batch.index == start or batch.index % UNIT_EVERY == 0:
-            row = dataclasses.replace(row, unit=pass_seconds(ready.model, batch.images))
+        total += row.seconds
+        if spent <= UNIT_SHARE * total:
+            unit = pass_seconds(ready.model, batch.images, repeats=1)
+            spent += unit
+            row = dataclasses.replace(row, unit=unit)
         ended = _ends_domain(ready, row.batch)
         measured = {"domain": row.domain, **forgetting.measure(adapter)} if ended and forgetting else None
         yield row, measured
@@ -82,6 +105,8 @@ def _ends_domain(ready: Prepared, batch: int) -> bool:
     """Whether the next batch begins with another domain, or there is none."""
     stream = ready.stream
     end = int(stream.bounds[batch + 1])
+    if stream.name == "mixed":  # all domains at once
+        return end == stream.samples
     return end == stream.samples or stream.domain_of[end] != stream.domain_of[end - 1]
 
 
@@ -89,7 +114,8 @@ class _Pending:
     """Rows that are not in the store yet: at most as many as a kill may cost."""
 
     def __init__(self, store: Store, key: str, adapter: Adapter, interval: float) -> None:
-        self.store, self.key, self.adapter, self.interval = store, key, adapter, interval
+        self.store, self.key, self.adapter = store, key, adapter
+        self.least = self.interval = interval
         self.rows: list[BatchRow] = []
         self.domains: list[tuple[int, dict[str, Any]]] = []
         self.since = perf_counter()
@@ -104,11 +130,20 @@ class _Pending:
     def flush(self, *, snapshot: bool) -> None:
         """Put the rows into the store, with the state to go on from if there is more to come."""
         start = perf_counter()
-        path = None
-        if snapshot:
-            path = self.store.snapshot_path(self.key, self.rows[-1].batch + 1)
-            self.adapter.save(path)
+        path = self._save() if snapshot else None
         self.store.append(self.key, self.rows, self.domains, snapshot=path)
         self.rows, self.domains = [], []
         self.since = perf_counter()
-        self.interval = max(self.interval, (self.since - start) / SNAPSHOT_SHARE)
+        if self.least > 0:
+            self.interval = max(self.least, (self.since - start) / SNAPSHOT_SHARE)
+
+    def _save(self) -> Path:
+        try:
+            path = self.store.snapshot_path(self.key, self.rows[-1].batch + 1)
+            self.adapter.save(path)
+        except (StateError, OSError) as error:
+            raise StoreError(
+                f"{error} It was to be the snapshot of a running cell: make room, or give yourself the right to "
+                "write there, and run the same command again; the rows so far are safe."
+            ) from error
+        return path

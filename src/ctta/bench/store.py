@@ -3,6 +3,9 @@
 A cell is entered when a runner claims it; its rows appear in the same transaction as the snapshot from which it
 can go on, so whatever is killed, a cell's rows and its snapshot always belong together. Snapshots are files in a
 folder beside the store (`NAME.snapshots`); the store names the one that counts, the rest is swept away.
+
+Every claim carries its owner, and only the owner may write: a runner that was thought dead, and whose cell another
+one has taken over, finds out at its next write and changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import json
 import os
 import socket
 import sqlite3
+import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +48,10 @@ SCHEMA = (
 
 LEASE = 120.0
 """Seconds without a sign of life after which a cell of a runner on another machine may be taken over."""
+
+
+class TakenOverError(StoreError):
+    """A cell this runner worked on belongs to another one by now."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)
         self.read_only = read_only
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{_birth(os.getpid())}:{uuid.uuid4().hex[:8]}"
         if read_only and not self.path.is_file():
             raise StoreError(f"There is no store {self.path}. `ctta bench --store {self.path}` makes one.")
         with _speaking(self.path):
@@ -94,14 +104,25 @@ class Store:
 
     def _connect(self) -> sqlite3.Connection:
         if self.read_only:
-            # a reader needs the -shm file beside the store; where it cannot be made, the file is read as it is
-            writable = os.access(self.path.parent, os.W_OK)
-            mode = "mode=ro" if writable else "mode=ro&immutable=1"
-            return sqlite3.connect(f"{self.path.absolute().as_uri()}?{mode}", uri=True, timeout=60)
+            return self._connect_reader()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-        db.execute("PRAGMA journal_mode = WAL")
+        _use_log(db)
         db.execute("PRAGMA synchronous = FULL")
+        return db
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        """A reader needs the -shm file beside the store; where it cannot be made, the file is read as it is."""
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        db = sqlite3.connect(address, uri=True, timeout=60)
+        try:
+            db.execute("PRAGMA user_version")
+        except sqlite3.OperationalError:
+            db.close()
+            log = self.path.with_name(self.path.name + "-wal")
+            if log.is_file() and log.stat().st_size:
+                raise  # its rows would be missed
+            db = sqlite3.connect(f"{address}&immutable=1", uri=True)
         return db
 
     def _upgrade(self) -> None:
@@ -111,7 +132,8 @@ class Store:
                 for statement in step.split(";"):  # executescript would end the transaction
                     if statement.strip():
                         db.execute(statement)
-            db.execute(f"PRAGMA user_version = {len(SCHEMA)}")
+            if version < len(SCHEMA):
+                db.execute(f"PRAGMA user_version = {len(SCHEMA)}")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -149,23 +171,33 @@ class Store:
                 db.execute(
                     "INSERT INTO cells (key, label, status, manifest, total, owner, beat, started) "
                     "VALUES (?, ?, 'running', ?, ?, ?, ?, ?)",
-                    (key, label, json.dumps(manifest, sort_keys=True), total, _owner(), now, now),
+                    (key, label, _text(manifest), total, self.owner, now, now),
                 )
                 return Claim(key, 0, None)
             status, owner, beat, snapshot = found
             if status == "done" or (status == "running" and _alive(owner, beat, now)):
                 return None
             path = self.snapshots / snapshot if snapshot else None
-            if path is None or not path.is_file():
+            if path is not None and not path.is_file():
                 path = None
             start = _batch_of(path) if path else 0
             db.execute("DELETE FROM batches WHERE key = ? AND batch >= ?", (key, start))
             db.execute("DELETE FROM domains WHERE key = ? AND last >= ?", (key, start))
             db.execute(
-                "UPDATE cells SET status = 'running', owner = ?, beat = ?, done = ?, error = NULL WHERE key = ?",
-                (_owner(), now, start, key),
+                "UPDATE cells SET status = 'running', owner = ?, beat = ?, done = ?, error = NULL, snapshot = ?, "
+                "manifest = ? WHERE key = ?",
+                (self.owner, now, start, path.name if path else None, _text(manifest), key),
             )
-            return Claim(key, start, path)
+        self.sweep(key, keep=path.name if path else None)
+        return Claim(key, start, path)
+
+    def rewind(self, key: str) -> None:
+        """Go back to the first batch of a cell of ours, as when its snapshot turns out to be damaged."""
+        with self._transaction() as db:
+            self._update(db, key, "done = 0, snapshot = NULL", ())
+            db.execute("DELETE FROM batches WHERE key = ?", (key,))
+            db.execute("DELETE FROM domains WHERE key = ?", (key,))
+        self.sweep(key)
 
     def append(
         self,
@@ -182,46 +214,76 @@ class Store:
         batches = [(key, row.batch, json.dumps(row.to_dict())) for row in rows]
         finished = [(key, last, json.dumps(row)) for last, row in domains]
         with self._transaction() as db:
+            self._update(
+                db,
+                key,
+                "done = done + ?, beat = ?, snapshot = coalesce(?, snapshot)",
+                (len(batches), time.time(), snapshot.name if snapshot else None),
+            )
             db.executemany("INSERT INTO batches (key, batch, row) VALUES (?, ?, ?)", batches)
             db.executemany("INSERT INTO domains (key, last, row) VALUES (?, ?, ?)", finished)
-            db.execute(
-                "UPDATE cells SET done = done + ?, beat = ?, snapshot = coalesce(?, snapshot) WHERE key = ?",
-                (len(batches), time.time(), snapshot.name if snapshot else None, key),
-            )
         if snapshot:
             self.sweep(key, keep=snapshot.name)
 
-    def finish(self, key: str, summary: dict[str, Any] | None = None) -> None:
+    def finish(self, key: str) -> None:
         """Mark a cell as done; refuses one whose rows are not all there."""
         with self._transaction() as db:
+            self._update(db, key, "status = 'done', owner = NULL, snapshot = NULL, finished = ?", (time.time(),))
             rows, total = db.execute(
                 "SELECT (SELECT count(*) FROM batches WHERE key = cells.key), total FROM cells WHERE key = ?",
                 (key,),
             ).fetchone()
             if rows != total:
                 raise StoreError(f"Cell {key} of {self.path} has {rows} of {total} rows and cannot be finished.")
-            manifest = json.loads(self._manifest(key)) | (summary or {})
-            db.execute(
-                "UPDATE cells SET status = 'done', owner = NULL, snapshot = NULL, finished = ?, manifest = ? "
-                "WHERE key = ?",
-                (time.time(), json.dumps(manifest, sort_keys=True), key),
-            )
         self.sweep(key)
+        self._tidy()
 
     def fail(self, key: str, error: str) -> None:
-        """Note that a cell ended in an error; it may be claimed again."""
+        """Note that a cell of ours ended in an error; it may be claimed again."""
         with self._transaction() as db:
-            db.execute("UPDATE cells SET status = 'failed', owner = NULL, error = ? WHERE key = ?", (error, key))
+            self._update(db, key, "status = 'failed', owner = NULL, error = ?", (error,))
 
     def release(self, key: str) -> None:
-        """Give a cell back without an error, as after Ctrl-C: the next runner continues it at once."""
+        """Give a cell of ours back without an error, as after Ctrl-C: the next runner continues it at once."""
         with self._transaction() as db:
-            db.execute("UPDATE cells SET owner = NULL, beat = 0 WHERE key = ?", (key,))
+            self._update(db, key, "owner = NULL, beat = 0", ())
 
-    def beat(self, key: str) -> None:
-        """Show that the runner of a cell lives."""
+    def beat(self, keys: Iterable[str]) -> None:
+        """Show that the runner of cells of ours lives."""
         with self._transaction() as db:
-            db.execute("UPDATE cells SET beat = ? WHERE key = ?", (time.time(), key))
+            db.executemany(
+                "UPDATE cells SET beat = ? WHERE key = ? AND owner = ?",
+                [(time.time(), key, self.owner) for key in keys],
+            )
+
+    @contextlib.contextmanager
+    def beating(self, key: str) -> Iterator[None]:
+        """Show that the runner of a cell lives while the block runs, however long its batches take."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(LEASE / 4):
+                # a connection belongs to its thread; what goes wrong here will go wrong in `append` too
+                with contextlib.suppress(StoreError), Store(self.path) as own:
+                    own.owner = self.owner
+                    own.beat([key])
+
+        thread = threading.Thread(target=beat, name=f"beat {key}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _update(self, db: sqlite3.Connection, key: str, changes: str, values: tuple[Any, ...]) -> None:
+        """Change a cell that is ours; whoever no longer owns it must not write."""
+        changed = db.execute(
+            f"UPDATE cells SET {changes} WHERE key = ? AND owner = ? AND status = 'running'",
+            (*values, key, self.owner),
+        )
+        if changed.rowcount != 1:
+            raise TakenOverError(f"Cell {key} of {self.path} belongs to another runner by now.")
 
     @property
     def snapshots(self) -> Path:
@@ -235,21 +297,30 @@ class Store:
 
     def sweep(self, key: str, keep: str | None = None) -> None:
         """Remove the snapshots of a cell that no longer count."""
-        for path in self.snapshots.glob(f"{key}-*"):
-            if path.name != keep:
-                path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not there, or not empty
-            self.snapshots.rmdir()
+        for pattern in (f"{key}-*", f".{key}-*.tmp"):  # the second: what a kill left half written
+            for path in self.snapshots.glob(pattern):
+                if path.name != keep:
+                    path.unlink(missing_ok=True)
+
+    def _tidy(self) -> None:
+        """Remove the folder of the snapshots when no runner is about to write one into it."""
+        with self._transaction() as db:  # a cell is claimed before its first snapshot: no claim, no writer
+            if db.execute("SELECT 1 FROM cells WHERE status = 'running' LIMIT 1").fetchone() is None:
+                with contextlib.suppress(OSError):  # not there, or not empty
+                    self.snapshots.rmdir()
 
     # ---------------------------------------------------------------- reading
 
     def cells(self, status: str | None = None) -> list[CellRecord]:
         """All cells, or those of one status, in the order they were begun."""
+        return self._records("status = coalesce(?, status)", (status,))
+
+    def _records(self, where: str, values: tuple[Any, ...]) -> list[CellRecord]:
         with _speaking(self.path):
             found = self.db.execute(
                 "SELECT key, label, status, manifest, total, done, error, started, finished FROM cells "
-                "WHERE status = coalesce(?, status) ORDER BY started, key",
-                (status,),
+                f"WHERE {where} ORDER BY started, key",
+                values,
             ).fetchall()
         return [
             CellRecord(key, label, state, json.loads(manifest), *rest)
@@ -258,10 +329,14 @@ class Store:
 
     def cell(self, key: str) -> CellRecord:
         """One cell by its key."""
-        for record in self.cells():
-            if record.key == key:
-                return record
-        raise StoreError(f"{self.path} has no cell {key}.")
+        found = self.find(key)
+        if found is None:
+            raise StoreError(f"{self.path} has no cell {key}.")
+        return found
+
+    def find(self, key: str) -> CellRecord | None:
+        """One cell by its key, or None."""
+        return next(iter(self._records("key = ?", (key,))), None)
 
     def batches(self, key: str) -> list[BatchRow]:
         """The rows of a cell, in order."""
@@ -275,20 +350,18 @@ class Store:
             found = self.db.execute("SELECT row FROM domains WHERE key = ? ORDER BY last", (key,)).fetchall()
         return [json.loads(text) for (text,) in found]
 
-    def _manifest(self, key: str) -> str:
-        text: str = self.db.execute("SELECT manifest FROM cells WHERE key = ?", (key,)).fetchone()[0]
-        return text
-
 
 @contextlib.contextmanager
 def _speaking(path: Path) -> Iterator[None]:
     """Say what is wrong with the store in words, with what to do about it."""
     try:
         yield
-    except (sqlite3.Error, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+    except (sqlite3.Error, OSError) as error:
         text = str(error)
         if "full" in text:
             cure = "The disk is full: make room and run the same command again; the rows so far are safe."
+        elif "disk I/O" in text:
+            cure = "The disk cannot be written (full, over a limit, or failing); the rows so far are safe."
         elif "readonly" in text or isinstance(error, PermissionError):
             cure = "It cannot be written: give yourself the right to, or name another store."
         elif "locked" in text:
@@ -304,28 +377,51 @@ def _batch_of(snapshot: Path) -> int:
     return int(snapshot.stem.rpartition("-")[2])
 
 
-def _owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}:{_birth(os.getpid())}"
+def _text(data: dict[str, Any]) -> str:
+    return json.dumps(data, sort_keys=True, default=str)
+
+
+def _use_log(db: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log; while two processes make the same store, SQLite does not wait by itself."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _alive(owner: str | None, beat: float | None, now: float) -> bool:
     """Whether a runner still works on its cell: its process if it is on this machine, else its sign of life."""
     if not owner:
         return False
-    host, pid, birth = owner.rsplit(":", 2)
-    if host != socket.gethostname():
-        return beat is not None and now - beat < LEASE
-    return _birth(int(pid)) == birth
+    host, pid, birth, *_ = owner.split(":")
+    if host == socket.gethostname():
+        if birth:
+            return _birth(int(pid)) == birth
+        if os.name == "posix" and not _there(int(pid)):
+            return False
+    return beat is not None and now - beat < LEASE
 
 
 def _birth(pid: int) -> str:
-    """When a process began, so that a number used again is not taken for it; "" if it is not there."""
+    """When a process began, so that a number used again is not taken for it; "" if dead or not to be told."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except OSError:
-        pass
-    try:  # no /proc: alive or not is all that can be said
-        os.kill(pid, 0)
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
         return ""
-    return "alive"
+    return "" if state in "ZX" else fields[18]  # a killed child stays as a zombie until its parent looks
+
+
+def _there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True

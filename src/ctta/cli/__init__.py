@@ -14,6 +14,7 @@ VERBS = {
     "run": "Compare methods on your own model and data.",
     "reproduce": "Rebuild the tables and figures of the paper beside its published numbers.",
     "report": "Show what the runs of a store come to: one page, figures, tables.",
+    "bench": "Run a grid of methods, models, streams and seeds; continues where it was stopped.",
     "train": "Train a source model on clean images.",
     "warmup": "Prepare what a method must learn from labelled source data (EcoTTA).",
     "data": "Get, make, list and verify datasets and checkpoints.",

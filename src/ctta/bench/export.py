@@ -1,0 +1,127 @@
+"""Rows of a store as CSV, JSONL or Parquet: one line a batch, each with what it takes to trace it."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ctta import files
+from ctta.bench.store import CellRecord, Store
+from ctta.errors import DataError, SettingError, StoreError
+
+Writer = Callable[[BinaryIO, Iterator[dict[str, Any]]], int]
+"""Writes lines to an open file; returns how many."""
+
+NESTED = ("settings", "counts", "bins", "shares", "losses", "rates", "importance")
+"""Columns that hold lists or mappings: JSON text in CSV and Parquet."""
+
+
+def export(store: Store, target: Path, keys: Iterable[str] | None = None) -> int:
+    """Write the batch rows of some cells (default: all) to a file by its ending; returns how many.
+
+    The file is complete or not there.
+    """
+    write = writer_of(target)
+    records = store.cells() if keys is None else [store.cell(key) for key in keys]
+    try:
+        with files.atomic(target) as file:
+            return write(file, rows(store, records))
+    except OSError as error:
+        raise StoreError(f"Could not write {target}: {error.strerror or error}.") from error
+
+
+def writer_of(target: Path) -> Writer:
+    """Return what writes files with this ending; refuses those that could not be written."""
+    write = WRITERS.get(target.suffix.lower())
+    if write is None:
+        raise SettingError(f"Expected a file ending in {', '.join(WRITERS)}, but got {target}.")
+    if write is _parquet:
+        _pyarrow()
+    return write
+
+
+def rows(store: Store, records: Iterable[CellRecord]) -> Iterator[dict[str, Any]]:
+    """Batch rows as plain data, each with the identity of its cell."""
+    for record in records:
+        manifest = record.manifest
+        cell = manifest["cell"]
+        identity = {
+            "key": record.key,
+            "label": record.label,
+            "status": record.status,
+            "method": manifest["method"],
+            "model": cell["model"],
+            "data": cell["data"],
+            "setting": cell["setting"],
+            "seed": manifest["seed"],
+            "settings": manifest["settings"],
+            "weights": manifest["weights"],
+            "stream": manifest["stream"],
+            "code": manifest["code"],
+        }
+        for row in store.batches(record.key):
+            yield {**identity, **row.to_dict(), "error": row.error}
+
+
+def _csv(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    count = 0
+    table: csv.DictWriter[str] | None = None
+    for line in lines:
+        count += 1
+        if table is None:
+            table = csv.DictWriter(text, list(line), lineterminator="\n")
+            table.writeheader()
+        table.writerow(_flat(line))
+    text.detach()
+    return count
+
+
+def _jsonl(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
+    count = 0
+    for line in lines:
+        count += 1
+        file.write((json.dumps(_finite(line), allow_nan=False) + "\n").encode())
+    return count
+
+
+def _parquet(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
+    arrow, parquet = _pyarrow()
+    table = arrow.Table.from_pylist([_flat(line) for line in lines])
+    parquet.write_table(table, file)
+    return int(table.num_rows)
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise DataError('Export to Parquet needs the package pyarrow: pip install "ctta[export]"') from error
+
+
+WRITERS: dict[str, Writer] = {
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+}
+
+
+def _flat(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: json.dumps(_finite(value)) if name in NESTED else value for name, value in line.items()}
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: null stands for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

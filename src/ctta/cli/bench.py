@@ -1,0 +1,171 @@
+"""`ctta bench`: any grid of methods, models, streams and seeds, into a store that survives."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ctta.streams import SETTINGS
+
+
+@click.command("bench")
+@click.argument("grid", required=False, type=click.Path(path_type=Path))
+@click.option("--dataset", help="embedded, cifar10-c, ..., or a folder of images by class. [default: embedded]")
+@click.option(
+    "--model", help="embedded:, timm:NAME, ARCH with --weights, or FILE.py:FUNCTION. [default: embedded:]"
+)
+@click.option("--weights", type=click.Path(path_type=Path), help="Weight file of an architecture.")
+@click.option("--methods", help="Methods. [default: source,bn1,tent,palm]")
+@click.option("--preset", help="Settings of all of them [default: those of the dataset]; none: their defaults.")
+@click.option("--setting", help=f"Streams: {', '.join(SETTINGS)}. [default: continual]")
+@click.option("--seeds", help="Seeds: numbers and ranges, as in 0,1,2 or 0-4. [default: 0]")
+@click.option("--images", type=click.IntRange(min=1), help="Images per domain. [default: all]")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Images per batch. [default: 200]")
+@click.option("--severity", type=click.IntRange(1, 5), help="Of settings with one. [default: 5]")
+@click.option("--corruptions", help="Corruptions. [default: the fifteen]")
+@click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
+@click.option("--stream", multiple=True, metavar="NAME=VALUE", help="Option of a stream, as passes=3; repeatable.")
+@click.option("--clean", type=click.IntRange(min=0), help="Clean images to measure forgetting on. [default: 0]")
+@click.option("--import", multiple=True, type=click.Path(path_type=Path), help="FILE.py with a method.")
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    default=Path("bench.db"),
+    show_default=True,
+    help="Results, SQLite.",
+)
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run."
+)
+@click.option("--address", help="Of a Ray cluster. [default: Ray on this machine]")
+@click.option("--processes", type=click.IntRange(min=1), help="Cells at once. [default: fits the machine]")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="CPU threads per process. [default: cores / processes]"
+)
+@click.option("--snapshots", type=click.FloatRange(min=0), help="Least seconds between two. [default: 20]")
+@click.option("--tensorboard", type=click.Path(path_type=Path), help="Folder for TensorBoard.")
+@click.option("--export", type=click.Path(path_type=Path), help="Write the rows to FILE.csv, .jsonl or .parquet.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, its cost in forward passes and what is done.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+def command(
+    grid: Path | None,
+    store: Path,
+    engine: str,
+    address: str | None,
+    processes: int | None,
+    threads: int | None,
+    snapshots: float | None,
+    tensorboard: Path | None,
+    export: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    **words: Any,
+) -> None:
+    """Run a grid of methods, models, streams and seeds; lists are separated by commas.
+
+    The grid comes from the options, or from one YAML file with the same words as keys (options given beside it
+    replace them). All rows go into the store: the same command again continues, and what is done is not run
+    again. With --export and no grid, the rows of the whole store are written and nothing is run.
+
+    Exits with 1 if a cell failed or was lost, with 130 after Ctrl-C.
+
+    Example: ctta bench --dataset embedded --methods source,tent,palm --seeds 0-2 --images 200
+    """
+    from ctta.bench.export import writer_of
+    from ctta.bench.plan import from_words, from_yaml, tasks
+    from ctta.cli.sweep import run
+    from ctta.engines import engine as engine_of
+
+    if export:
+        writer_of(export)  # refused now rather than after a night
+    given = {name: value for name, value in words.items() if value not in (None, ())}
+    if export and not given and grid is None:
+        _export(store, export, None)
+        return
+    plan = tasks(from_yaml(grid, **given) if grid else from_words(given, owner="`ctta bench`"))
+    if dry_run:
+        _show_plan(plan, store, as_json)
+        return
+    where = engine_of(
+        engine, store, processes=processes, threads=threads, address=address, snapshot_seconds=snapshots
+    )
+    console = Console(stderr=True)
+    try:
+        problems = run(plan, where, store, console, tensorboard)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command continues")
+        raise SystemExit(130) from None
+    _show_results(plan, store, as_json, problems)
+    if export:
+        _export(store, export, [task.key for task in plan])
+    if problems:
+        console.print(f"{len(problems)} of {len(plan)} cells did not finish; the same command tries them again")
+        raise SystemExit(1)
+
+
+def _show_plan(plan: Sequence[Any], path: Path, as_json: bool) -> None:
+    from ctta.bench.store import Store
+    from ctta.cli.sweep import plan_data, plan_table
+
+    records = {}
+    if path.is_file():
+        with Store(path, read_only=True) as store:
+            records = {record.key: record for record in store.cells()}
+    done = [task for task in plan if task.key in records and records[task.key].status == "done"]
+    total, left = (sum(task.passes for task in part) for part in (plan, [t for t in plan if t not in done]))
+    if as_json:
+        facts = {"cells": len(plan), "done": len(done), "forward_passes": total, "forward_passes_left": left}
+        click.echo(json.dumps({**facts, "store": str(path), "plan": plan_data(plan, records)}, indent=2))
+        return
+    # as wide as it needs to be where nobody looks: a plan is also read by grep
+    console = Console() if Console().is_terminal else Console(width=200)
+    console.print(plan_table(plan, records))
+    console.print(
+        f"\n{len(plan)} cells, {len(done)} of them done in {path}; about {total:,.0f} forward passes of a batch, "
+        f"{left:,.0f} of them to come",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show_results(plan: Sequence[Any], path: Path, as_json: bool, problems: list[str]) -> None:
+    from ctta.bench.seeds import over_seeds
+    from ctta.bench.store import Store
+    from ctta.bench.summary import summarise
+    from ctta.cli.sweep import result_table
+
+    with Store(path, read_only=True) as store:
+        records = {record.key: record for record in store.cells("done")}
+        lines = over_seeds(
+            (task.cell, summarise(store, records[task.key])) for task in plan if task.key in records
+        )
+    images = plan[0].cell.images if plan else None
+    if as_json:
+        data = {"store": str(path), "images": images, "problems": problems}
+        click.echo(json.dumps({**data, "lines": [dataclasses.asdict(line) for line in lines]}, indent=2))
+        return
+    tables: list[Table] = [
+        result_table(list(group), images) for _, group in itertools.groupby(lines, lambda line: line.table)
+    ]
+    console = Console()
+    for table in tables:
+        console.print(table)
+    click.echo(f"rows and manifests in {path}", err=True)
+
+
+def _export(path: Path, target: Path, keys: Sequence[str] | None) -> None:
+    from ctta.bench.export import export
+    from ctta.bench.store import Store
+
+    with Store(path, read_only=True) as store:
+        there = {record.key for record in store.cells()}
+        count = export(store, target, None if keys is None else [key for key in keys if key in there])
+    click.echo(f"{count:,} rows in {target}", err=True)

@@ -1,0 +1,198 @@
+"""The runner: continued runs equal uninterrupted ones, and what goes wrong is noted where it belongs."""
+
+import dataclasses
+
+import pytest
+from tests.bench_kit import a_row, comparable, tiny, write_model
+
+from ctta.bench import cell as cell_module
+from ctta.bench import runner
+from ctta.bench.cell import prepare
+from ctta.bench.runner import _Pending, run_cell
+from ctta.bench.store import Store
+from ctta.errors import CttaError, StoreError
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "bench.db") as opened:
+        yield opened
+
+
+def stop_at(batch, error=KeyboardInterrupt):
+    def watch(_, row):
+        if row.batch == batch:
+            raise error
+
+    return watch
+
+
+@pytest.mark.parametrize("method", ["source", "tent", "palm"])
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_stopped_anywhere_and_run_again_the_rows_are_those_of_an_uninterrupted_run(
+    method, seconds, model, store, tmp_path
+):
+    cell = tiny(model, method, clean=20)
+    with Store(tmp_path / "whole.db") as whole:
+        run_cell(cell, whole)
+        expected = comparable(whole)
+    for batch in (0, 1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(cell, store, watch=stop_at(batch), snapshot_seconds=seconds)
+    seen = []
+    run_cell(cell, store, watch=lambda _, row: seen.append(row.batch), snapshot_seconds=seconds)
+    assert seen == ([3] if seconds == 0 else [0, 1, 2, 3])  # with snapshots only the rest is run
+    assert comparable(store) == expected
+    assert not store.snapshots.exists()
+
+
+def test_a_finished_cell_is_not_run_again_and_a_cell_of_another_runner_is_left_alone(model, store, tmp_path):
+    cell = tiny(model, "source")
+    key = run_cell(cell, store)
+    assert run_cell(cell, store, watch=stop_at(0)) == key
+    other = tiny(model, "source", seed=1)
+    with Store(store.path) as runner_elsewhere:
+        ready = prepare(other)
+        runner_elsewhere.claim(ready.key, "source", ready.manifest, 4)
+        assert run_cell(other, store, watch=stop_at(0)) is None
+
+
+def test_ctrl_c_gives_the_cell_back(model, store):
+    with pytest.raises(KeyboardInterrupt):
+        run_cell(tiny(model), store, watch=stop_at(1))
+    assert store.db.execute("SELECT owner, status FROM cells").fetchall() == [(None, "running")]
+
+
+def test_any_error_is_noted_raised_and_does_not_block_the_cell(model, store):
+    with pytest.raises(ZeroDivisionError):
+        run_cell(tiny(model), store, watch=stop_at(1, ZeroDivisionError("by nothing")))
+    assert [(r.status, r.error) for r in store.cells()] == [("failed", "ZeroDivisionError: by nothing")]
+    assert run_cell(tiny(model), store) is not None
+    assert [(r.status, r.error) for r in store.cells()] == [("done", None)]
+
+
+def test_a_damaged_snapshot_costs_a_fresh_start_and_no_wrong_row(model, store, tmp_path):
+    cell = tiny(model)
+    with pytest.raises(KeyboardInterrupt):
+        run_cell(cell, store, watch=stop_at(2), snapshot_seconds=0)
+    (snapshot,) = store.snapshots.iterdir()
+    data = bytearray(snapshot.read_bytes())
+    data[-5] ^= 1
+    snapshot.write_bytes(data)
+    run_cell(cell, store, snapshot_seconds=0)
+    with Store(tmp_path / "whole.db") as whole:
+        run_cell(cell, whole)
+        assert comparable(store) == comparable(whole)
+
+
+def test_a_runner_whose_cell_was_taken_over_stops_without_a_trace(model, store, tmp_path):
+    cell = tiny(model)
+
+    def lose(_, row):
+        if row.batch == 1:
+            store.db.execute("UPDATE cells SET owner = 'elsewhere:1:1:x'")
+
+    assert run_cell(cell, store, watch=lose, snapshot_seconds=0) is None
+    record = store.cells()[0]
+    assert (record.status, record.done) == ("running", 2)
+
+
+def test_a_snapshot_that_cannot_be_written_ends_in_a_store_error_that_says_what_to_do(model, store):
+    store.snapshots.write_text("in the way")
+    with pytest.raises(StoreError, match="run the same command again"):
+        run_cell(tiny(model), store, snapshot_seconds=0)
+    assert store.cells()[0].status == "failed"
+
+
+def test_one_slow_snapshot_does_not_make_all_later_ones_rare(monkeypatch):
+    class Sink:
+        def append(self, *_, **__):
+            pass
+
+    times = iter([0.0, 0.0, 10.0, 20.0, 20.001])  # made; slow flush 0 to 10; quick flush 20 to 20.001
+    monkeypatch.setattr(runner, "perf_counter", lambda: next(times))
+    pending = _Pending(Sink(), "k", None, 5.0)
+    pending.flush(snapshot=False)
+    assert pending.interval == pytest.approx(10 / runner.SNAPSHOT_SHARE)
+    pending.flush(snapshot=False)
+    assert pending.interval == 5.0
+
+
+def test_the_source_model_is_as_it_was_after_a_cell_though_it_came_in_train_mode(model, store):
+    ready = prepare(tiny(model))
+    before = {name: value.clone() for name, value in ready.model.state_dict().items()}
+    run_cell(tiny(model, "source"), store)
+    assert prepare(tiny(model)).model is ready.model
+    assert all(value.equal(before[name]) for name, value in ready.model.state_dict().items())
+
+
+def test_the_unit_of_cost_is_measured_first_and_then_takes_one_percent_of_the_time(model, store, monkeypatch):
+    monkeypatch.setattr(runner, "measure", lambda _, batch: dataclasses.replace(a_row(batch.index), seconds=1.0))
+    monkeypatch.setattr(runner, "pass_seconds", lambda *_, **__: 0.125)
+    key = run_cell(tiny(model, "source", images=200, batch_size=5), store)
+    measured = [row.batch for row in store.batches(key) if row.unit]
+    assert measured == [0, 12, 24, 37, 49, 62, 74]  # 80 seconds in all, 0.875 of them
+
+
+def test_forgetting_is_measured_once_per_domain_and_once_where_all_are_mixed(model, store):
+    key = run_cell(tiny(model, "source", clean=10), store)
+    assert [row["domain"] for row in store.domains(key)] == ["contrast-5", "brightness-5"]
+    key = run_cell(tiny(model, "source", clean=10, setting="mixed"), store)
+    assert [row["domain"] for row in store.domains(key)] == ["mixed"]
+
+
+def test_an_edited_model_or_method_file_makes_another_cell(model, tmp_path, registry_as_it_was):
+    cell = tiny(model, "source")
+    before = prepare(cell).key
+    file = tmp_path / "own.py"
+    file.write_text(file.read_text().replace("nn.ReLU()", "nn.Tanh()"))  # the same weights
+    cell_module._model.cache_clear()
+    assert prepare(cell).key != before
+
+    method = tmp_path / "mine.py"
+    text = """
+from ctta.methods.base import Method
+from ctta.methods.registry import register
+from ctta.methods.source import SourceSettings
+
+
+@register("mine", paper="none", year=2025)
+class Mine(Method[SourceSettings]):
+    '''Nothing.'''
+
+    def step(self, x):
+        return self.forward(x)
+"""
+    method.write_text(text)
+    own = tiny(model, "mine", imports=(str(method),))
+    first, plain = prepare(own).key, prepare(tiny(model, "source")).key
+    method.write_text(text + "# changed\n")
+    assert prepare(own).key != first
+    assert prepare(tiny(model, "source", imports=(str(method),))).key == plain  # not its file
+
+
+def test_every_seed_of_a_folder_is_corrupted_anew_and_a_benchmark_on_disk_is_not(model, monkeypatch):
+    seen = []
+    real = cell_module.source_from
+    monkeypatch.setattr(
+        cell_module, "source_from", lambda data, profile, seed: seen.append(seed) or real("embedded", None, 0)
+    )
+    cell_module._stream.cache_clear()
+    for data in ("photos", "cifar10-c"):
+        prepare(tiny(model, "source", data=data, seed=7))
+    cell_module._stream.cache_clear()
+    assert seen == [7, 0]
+
+
+def test_the_error_of_a_cell_is_raised_even_if_it_cannot_be_noted(model, store, monkeypatch):
+    def full(*_):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(store, "fail", full)
+    with pytest.raises(CttaError, match="by us"):
+        run_cell(tiny(model), store, watch=stop_at(0, CttaError("by us")))

@@ -1,0 +1,259 @@
+"""The store: who may write what, what survives, and what old and foreign files do."""
+
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+
+import pytest
+from tests.bench_kit import a_row, comparable
+
+from ctta.bench import store as store_module
+from ctta.bench.store import LEASE, SCHEMA, Store, TakenOverError, _birth
+from ctta.errors import StoreError
+
+MANIFEST = {"method": "palm", "seed": 0}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "bench.db"
+
+
+def claim(store, key="k", total=4):
+    return store.claim(key, "palm", MANIFEST, total)
+
+
+def give_to(store, owner, beat=None):
+    store.db.execute("UPDATE cells SET owner = ?, beat = coalesce(?, beat)", (owner, beat))
+
+
+def snapshot(store, batch, key="k"):
+    file = store.snapshot_path(key, batch)
+    file.write_bytes(b"state")
+    return file
+
+
+def test_rows_come_back_as_they_went_in(path):
+    with Store(path) as store:
+        claim(store, total=2)
+        store.append("k", [a_row(0), a_row(1)], [(1, {"domain": "fog-5", "clean_error": 3.5})])
+        store.finish("k")
+    with Store(path, read_only=True) as store:
+        assert store.batches("k") == [a_row(0), a_row(1)]
+        assert store.domains("k") == [{"domain": "fog-5", "clean_error": 3.5}]
+        record = store.cell("k")
+        assert (record.status, record.done, record.total, record.manifest) == ("done", 2, 2, MANIFEST)
+        assert store.find("other") is None
+
+
+def test_a_finished_cell_is_never_given_out_again(path):
+    with Store(path) as store:
+        claim(store, total=1)
+        store.append("k", [a_row(0)])
+        store.finish("k")
+        assert claim(store) is None
+
+
+def test_a_cell_without_all_its_rows_cannot_be_finished_and_stays_ours(path):
+    with Store(path) as store:
+        claim(store)
+        store.append("k", [a_row(0)])
+        with pytest.raises(StoreError, match="1 of 4 rows"):
+            store.finish("k")
+        store.append("k", [a_row(1)])
+        assert store.cell("k").status == "running"
+
+
+def test_a_batch_cannot_be_entered_twice(path):
+    with Store(path) as store:
+        claim(store)
+        store.append("k", [a_row(0)])
+        with pytest.raises(StoreError):
+            store.append("k", [a_row(1), a_row(0)])
+        assert [row.batch for row in store.batches("k")] == [0]
+        assert store.cell("k").done == 1
+
+
+def test_the_cell_of_a_living_process_is_not_taken_and_that_of_a_dead_one_is(path):
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        with Store(path) as store:
+            claim(store)
+            give_to(store, f"{socket.gethostname()}:{process.pid}:{_birth(process.pid)}:x")
+            assert claim(store) is None
+            process.send_signal(signal.SIGKILL)
+            end = time.monotonic() + 30
+            while _birth(process.pid) and time.monotonic() < end:
+                time.sleep(0.01)
+            assert claim(store) is not None  # still a zombie here: nobody has waited for it
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_process_number_used_again_is_not_taken_for_the_runner(path):
+    with Store(path) as store:
+        claim(store)
+        own, _, rest = store.owner.partition(f":{_birth(store_module.os.getpid())}:")
+        give_to(store, f"{own}:12345:{rest}")
+        assert claim(store) is not None
+
+
+def test_a_runner_elsewhere_keeps_its_cell_while_it_shows_signs_of_life(path):
+    with Store(path) as store:
+        claim(store)
+        give_to(store, "elsewhere:1:1:x", time.time() - LEASE / 2)
+        assert claim(store) is None
+        give_to(store, "elsewhere:1:1:x", time.time() - LEASE - 1)
+        assert claim(store) is not None
+
+
+def test_signs_of_life_go_on_during_a_batch_that_takes_long(path, monkeypatch):
+    monkeypatch.setattr(store_module, "LEASE", 0.04)
+    with Store(path) as store:
+        claim(store)
+        give_to(store, store.owner, 1.0)
+        with store.beating("k"):
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                if store.db.execute("SELECT beat FROM cells").fetchone()[0] > 1:
+                    break
+                time.sleep(0.01)
+        assert store.db.execute("SELECT beat FROM cells").fetchone()[0] > 1
+
+
+def test_a_runner_that_was_taken_over_changes_nothing_more(path):
+    with Store(path) as slow, Store(path) as new:
+        claim(slow)
+        slow.append("k", [a_row(0)])
+        give_to(slow, "elsewhere:1:1:x", 0.0)
+        assert claim(new) is not None
+        new.append("k", [a_row(0, wrong=2)])
+        for write in (
+            lambda: slow.append("k", [a_row(1)]),
+            lambda: slow.finish("k"),
+            lambda: slow.fail("k", "no"),
+            lambda: slow.release("k"),
+            lambda: slow.rewind("k"),
+        ):
+            with pytest.raises(TakenOverError):
+                write()
+        assert new.batches("k") == [a_row(0, wrong=2)]
+        new.append("k", [a_row(n) for n in (1, 2, 3)])
+        new.finish("k")
+
+
+def test_a_released_or_failed_cell_goes_on_from_its_snapshot(path):
+    with Store(path) as store:
+        claim(store)
+        store.append("k", [a_row(0), a_row(1)], [(1, {})], snapshot=snapshot(store, 2))
+        for give_up in (lambda: store.release("k"), lambda: store.fail("k", "SomeError: no")):
+            give_up()
+            claimed = claim(store)
+            assert claimed is not None
+            assert (claimed.start, claimed.snapshot) == (2, store.snapshot_path("k", 2))
+        assert len(store.batches("k")) == 2
+        assert store.cell("k").error is None
+
+
+def test_rows_after_the_snapshot_and_a_snapshot_that_is_gone_are_not_trusted(path):
+    with Store(path) as store:
+        claim(store)
+        kept = snapshot(store, 1)
+        store.append("k", [a_row(0)], snapshot=kept)
+        store.append("k", [a_row(1)], [(1, {})])
+        store.release("k")
+        assert claim(store).start == 1
+        assert len(store.batches("k")) == 1
+        assert store.domains("k") == []
+        kept.unlink()
+        store.release("k")
+        claimed = claim(store)
+        assert (claimed.start, claimed.snapshot) == (0, None)
+        assert store.batches("k") == []
+
+
+def test_only_the_last_snapshot_of_a_cell_is_kept_and_other_cells_keep_theirs(path):
+    with Store(path) as store:
+        claim(store)
+        claim(store, "other")
+        store.append("other", [a_row(0)], snapshot=snapshot(store, 1, "other"))
+        (store.snapshots / ".k-1.safetensors.abc.tmp").write_bytes(b"half a file that a kill left")
+        store.append("k", [a_row(0)], snapshot=snapshot(store, 1))
+        store.append("k", [a_row(1)], snapshot=snapshot(store, 2))
+        assert sorted(file.name for file in store.snapshots.iterdir()) == [
+            "k-2.safetensors",
+            "other-1.safetensors",
+        ]
+
+
+def test_the_snapshot_folder_goes_with_the_last_running_cell_and_not_before(path):
+    with Store(path) as store:
+        claim(store, total=1)
+        claim(store, "other", total=1)
+        store.append("k", [a_row(0)], snapshot=snapshot(store, 1))
+        store.finish("k")
+        assert store.snapshots.is_dir()  # the other runner may be about to write into it
+        store.append("other", [a_row(0)])
+        store.finish("other")
+        assert not store.snapshots.exists()
+
+
+def old_store(path):
+    db = sqlite3.connect(path)
+    db.executescript(SCHEMA[0])
+    db.execute("PRAGMA user_version = 1")
+    db.execute(
+        "INSERT INTO cells (key, label, status, manifest, total, done, started) "
+        "VALUES ('k', 'palm', 'done', '{}', 1, 1, 1.0)"
+    )
+    row = '{"batch": 0, "domain": "fog-5", "samples": 10, "wrong": 1, "counts": {"fog-5": [10, 1]}, '
+    row += '"confidence": 0.5, "nll": 1.25, "brier": 0.1, "bins": [], "seconds": 0.01, "gone": 1}'
+    db.execute("INSERT INTO batches VALUES ('k', 0, ?)", (row,))
+    db.commit()
+    db.close()
+
+
+def test_an_old_schema_is_read_as_it_is_and_brought_up_with_its_rows_when_written(path):
+    old_store(path)
+    with Store(path, read_only=True) as store:
+        assert [row.wrong for row in store.batches("k")] == [1]
+        assert store.cell("k").status == "done"
+    with Store(path) as store:
+        assert [row.wrong for row in store.batches("k")] == [1]
+        claim(store, "new")
+        store.append("new", [a_row(0)], snapshot=snapshot(store, 1, "new"))
+        assert store.db.execute("PRAGMA user_version").fetchone()[0] == len(SCHEMA)
+
+
+def test_a_newer_schema_is_refused_with_what_to_do(path):
+    Store(path).close()
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA user_version = {len(SCHEMA) + 1}")
+    db.close()
+    for read_only in (False, True):
+        with pytest.raises(StoreError, match="install a newer version"):
+            Store(path, read_only=read_only)
+
+
+def test_foreign_files_and_missing_ones_get_a_clear_error(tmp_path):
+    (tmp_path / "notes.txt").write_text("not a database, but quite long enough to be looked at" * 100)
+    with pytest.raises(StoreError, match="not a store of ctta"):
+        Store(tmp_path / "notes.txt")
+    with pytest.raises(StoreError, match="There is no store"):
+        Store(tmp_path / "none.db", read_only=True)
+    with pytest.raises(StoreError):
+        Store(tmp_path)
+    with pytest.raises(StoreError):
+        Store(tmp_path / "notes.txt" / "bench.db")
+
+
+def test_a_reader_sees_what_a_writer_has_committed_and_cannot_write(path):
+    with Store(path) as store, Store(path, read_only=True) as reader:
+        claim(store)
+        store.append("k", [a_row(0)])
+        assert comparable(reader) == comparable(store)
+        with pytest.raises(StoreError, match="reading only"):
+            reader.claim("other", "palm", {}, 1)
