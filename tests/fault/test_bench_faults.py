@@ -26,6 +26,8 @@ from ctta.bench.store import Store
 from ctta.cli import main
 from ctta.errors import StoreError
 
+pytestmark = pytest.mark.timeout(600 if "CTTA_KILLS" not in os.environ else 7200)  # machines may be busy
+
 KILLS = int(os.environ.get("CTTA_KILLS", "6"))
 
 # processes are forked from a server that has imported torch once; each runs the real command line
@@ -58,7 +60,7 @@ def finish(process):
     return process.exitcode
 
 
-def until(true, seconds=100):
+def until(true, seconds=300):
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it took too long"
