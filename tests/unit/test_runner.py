@@ -180,7 +180,9 @@ def test_every_seed_of_a_folder_is_corrupted_anew_and_a_benchmark_on_disk_is_not
     seen = []
     real = cell_module.source_from
     monkeypatch.setattr(
-        cell_module, "source_from", lambda data, profile, seed: seen.append(seed) or real("embedded", None, 0)
+        cell_module,
+        "source_from",
+        lambda data, profile, seed, clean: seen.append(seed) or real("embedded", None, 0),
     )
     cell_module._stream.cache_clear()
     for data in ("photos", "cifar10-c"):

@@ -17,7 +17,7 @@ METHODS = "source,bn1,tent,palm"
 @click.option(
     "--images",
     type=click.IntRange(1, 1000),
-    default=800,
+    default=600,
     show_default=True,
     help="Images per corruption, of 1,000.",
 )
