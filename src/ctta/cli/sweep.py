@@ -21,6 +21,9 @@ from ctta.bench.seeds import Line
 from ctta.bench.store import CellRecord, Store
 from ctta.engines import Engine, Event
 
+REFRESH = 2
+"""How often a second the live table is drawn."""
+
 
 def run(
     tasks: Sequence[Task], engine: Engine, path: Path, console: Console, tensorboard: Path | None = None
@@ -77,7 +80,7 @@ class Sweep:
     def __enter__(self) -> Sweep:
         if self.console.is_terminal:
             self.live = Live(
-                console=self.console, get_renderable=self.render, transient=True, refresh_per_second=2
+                console=self.console, get_renderable=self.render, transient=True, refresh_per_second=REFRESH
             )
             self.live.start()
         return self
