@@ -5,6 +5,7 @@ pseudo-labels, after the first images by vote of its nearest neighbours in a ban
 three terms: cross-entropy of the query with the pseudo-labels, contrast of the query with the key and a queue of
 past keys, and diversity of the predictions. A momentum network makes the keys and fills the bank. The prediction
 comes last, from the updated weights and BatchNorm's running statistics, which followed the weak and query views.
+Those lag where a domain lasts a few batches only; `bn_mode="batch"` predicts with the statistics of the batch.
 
 The bank is a ring of fixed size; the code this follows lets it grow past its size by less than one batch.
 """
@@ -63,6 +64,9 @@ class AdaContrastSettings:
         "weight-bias", "Adapt parameters named weight or bias, or all (tokens, packed attention weights too)."
     )
     weak_view: Literal["flip", "none"] = setting("flip", "How the view for pseudo-labels differs from the batch.")
+    bn_mode: Literal["running", "batch"] = setting(
+        "running", "Statistics of the prediction: those that ran along with the views, or the batch's own."
+    )
     train_mode: Literal["batchnorm", "all"] = setting(
         "batchnorm", "Layers in train mode while adapting; all includes dropout, as in the published code."
     )
@@ -110,6 +114,10 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
     bank_next: int = scalar(0, "Row of the bank that is written next.")
     bank_filled: int = scalar(0, "Rows of the bank that hold features.")
     seen: int = scalar(0, "Images seen before the neighbours began to vote.")
+
+    def bn_mode(self) -> Literal["batch", "source"]:
+        """Running statistics, which begin at the source's, unless the settings say otherwise."""
+        return "batch" if self.settings.bn_mode == "batch" else "source"
 
     def _prepare(self) -> None:
         require_linear(self.model)
