@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
+from benchmarks.literal import prepare
 from tests.conftest import fixed_augment, golden_net, golden_stream
-from tests.reference import prepare
 from torch import nn
 
 import ctta

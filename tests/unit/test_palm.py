@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from benchmarks.literal import OfficialPalm, PaperPalm
 from tests.conftest import fixed_augment, golden_net, golden_stream
-from tests.reference import OfficialPalm, PaperPalm
 from torch import nn
 
 import ctta

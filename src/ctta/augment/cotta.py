@@ -75,7 +75,8 @@ class Cotta(Augmentation):
         if images.dim() != 4:
             raise AugmentError(
                 f"The CoTTA augmentation takes images, N x C x H x W, but got shape {tuple(images.shape)}. "
-                "Pass `augment=` a function that suits these data, or set `lam=0` to do without a second view."
+                "Pass `augment=` a function that suits these data, or do without views: `confidence=0` in CoTTA "
+                "and DSS, `lam=0` elsewhere."
             )
         exact = images if images.dtype in (torch.float32, torch.float64) else images.float()
         out = self.colours(exact.clamp(0.0, 1.0), generator)

@@ -22,13 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ctta.augment.adacontrast import flip
-from ctta.errors import UnsupportedModelError
 from ctta.functional import diversity, info_nce, neighbour_vote
 from ctta.methods.base import Method
 from ctta.methods.copies import copy_network
 from ctta.methods.features import classifier_input, require_linear, watch_linear
 from ctta.methods.kept import buffer, network, scalar
-from ctta.methods.layers import training
+from ctta.methods.layers import training, weight_and_bias
 from ctta.methods.moments import SgdMemory
 from ctta.methods.registry import register
 from ctta.precision import wide, without_autocast
@@ -96,7 +95,7 @@ def nothing(_method: Method[Any]) -> Tensor:
     needs={"linear classifier"},
     cost="7",
     confidence="high",
-    presets={"cifar10-c": {}, "cifar100-c": {}, "imagenet-c": {}, "embedded": {}},
+    presets={"cifar10-c": {}, "cifar100-c": {}, "imagenet-c": {}, "embedded": {"lr": 1e-3, "bn_mode": "batch"}},
 )
 class AdaContrast(SgdMemory[AdaContrastSettings]):
     """Learn from pseudo-labels voted by neighbours and from contrast between views; predict after the update."""
@@ -125,14 +124,7 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
 
     def _collect(self) -> dict[str, nn.Parameter]:
         found = super()._collect()
-        if self.settings.parameters == "weight-bias":
-            found = {name: p for name, p in found.items() if name.rpartition(".")[2] in ("weight", "bias")}
-        if not found:
-            raise UnsupportedModelError(
-                f"AdaContrast adapts parameters named weight or bias, and {type(self.model).__name__} has none: "
-                'pass parameters="all".'
-            )
-        return found
+        return found if self.settings.parameters == "all" else weight_and_bias(found, self.model)
 
     def step(self, x: Tensor) -> Tensor:
         """Adapt to the batch, then predict it in eval mode."""

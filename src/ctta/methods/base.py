@@ -7,7 +7,8 @@ It gets reset, save, load, copy, device moves, undo and the checks on finite val
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -99,26 +100,45 @@ class Method(Generic[S]):
         return make_view(self.augment, x, self.rng.generator)
 
     def gradients(
-        self, loss: Tensor, names: Iterable[str] | None = None, *, retain_graph: bool = False
+        self,
+        output: Tensor,
+        names: Iterable[str] | None = None,
+        *,
+        along: Tensor | None = None,
+        retain_graph: bool = False,
     ) -> dict[str, Tensor]:
-        """Gradients of the loss by name, for all adapted tensors or some; those it does not use are left out.
+        """Gradients of a loss by name, for all adapted tensors or some; those it does not use are left out.
 
-        In float32 or wider. A gradient that is not finite has the whole step undone.
+        `output` is the loss itself, or logits `along` which the gradient of a loss is given. In float32 or
+        wider. A gradient that is not finite has the whole step undone.
         """
         wanted = list(self.adapted if names is None else names)
         if not wanted:
             return {}
-        if not loss.requires_grad:
+        if not output.requires_grad:
             raise ModelError(
-                f"The logits of {type(self.model).__name__} depend on none of the {len(self.adapted)} adapted "
+                f"The logits of {type(self.model).__name__} depend on none of the {len(wanted)} adapted "
                 "tensors: its forward must neither detach, nor run under no_grad, nor use reentrant checkpointing."
             )
         parameters = [self.adapted[name] for name in wanted]
-        found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
+        found = torch.autograd.grad(output, parameters, along, retain_graph=retain_graph, allow_unused=True)
         used = zip(wanted, found, strict=True)
         gradients = {name: wide(value) for name, value in used if value is not None}
         self.require_finite("gradient", gradients)
         return gradients
+
+    @contextmanager
+    def graph_to(self, names: Iterable[str]) -> Iterator[None]:
+        """Have forward passes meanwhile record the graph to these adapted tensors only."""
+        wanted = set(names)
+        rest = [parameter for name, parameter in self.adapted.items() if name not in wanted]
+        for parameter in rest:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in rest:
+                parameter.requires_grad_(True)
 
     def value(self, name: str) -> Tensor:
         """Return an adapted tensor as it is now, without graph, in float32 or wider."""

@@ -12,6 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from ctta.errors import UnsupportedModelError
+
 Group = Literal["none", "norm", "conv", "conv-norm", "all"]
 
 NORM: tuple[type[nn.Module], ...] = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -39,6 +41,17 @@ def collect(model: nn.Module, group: Group) -> dict[str, nn.Parameter]:
         if parameter.is_floating_point() and parameter.numel()
     }
     return {name: value for name, value in model.named_parameters() if id(value) in wanted}
+
+
+def weight_and_bias(parameters: dict[str, nn.Parameter], model: nn.Module) -> dict[str, nn.Parameter]:
+    """Those of a model's parameters that are named weight or bias; refuses a model without any."""
+    found = {name: value for name, value in parameters.items() if name.rpartition(".")[2] in ("weight", "bias")}
+    if not found:
+        raise UnsupportedModelError(
+            f"Expected parameters named weight or bias, and {type(model).__name__} has none: "
+            'pass parameters="all".'
+        )
+    return found
 
 
 def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:

@@ -161,7 +161,7 @@ class PalmSettings:
     consistency_samples: Literal["all", "kept"] = setting("all", "Samples the consistency loss averages over.")
     bn_mode: Literal["batch", "source"] = setting("batch", "Statistics BatchNorm normalises with.")
     forward_order: Literal["early", "late"] = setting(
-        "early", "Augmented forward before stage one, or after it (less memory, same result)."
+        "late", "Augmented forward before stage one, or after it (less time and memory, same result)."
     )
     returned_logits: Literal["before", "after"] = setting("before", "Return the logits before or after the step.")
     steps: int = setting(1, "Repetitions of the whole procedure per batch.", low=1)
@@ -262,15 +262,16 @@ class Palm(OptimizerMemory[PalmSettings]):
         """One pass of the whole procedure; returns the logits it started from."""
         early = self.settings.forward_order == "early"
         logits = self.forward(x)
-        view = self.forward_view(x) if early else None
+        view = self.forward_view(x, self.adapted) if early else None
         if self.settings.selection == "none" and self.settings.lr_scheme != "palm":
             selected = self.take_all()
         else:
             gradients = self.uncertainty_gradients(logits)
             selected = self.select(gradients, classes=logits.shape[1])
             self.update_importance(gradients, selected)
+            del gradients
         if not early:
-            view = self.forward_view(x)
+            view = self.forward_view(x, self.moving())
         self.update(logits, view)
         self.update_temperature(selected)
         return logits
@@ -361,11 +362,20 @@ class Palm(OptimizerMemory[PalmSettings]):
 
     # ---------------------------------------------------------------- the update
 
-    def forward_view(self, x: Tensor) -> Tensor | None:
-        """Logits of the augmented view, or None where it carries no weight."""
-        return self.forward(self.view(x)) if self.settings.lam > 0 else None
+    def moving(self) -> list[str]:
+        """Names of the tensors whose gradient the update needs; the rest costs nothing."""
+        s = self.settings
+        all_moments = s.adam_state == "persistent" and s.frozen_moments == "update"
+        return list(self.adapted if s.lr_scheme in STEP_OF_PALM and all_moments else self.factor)
 
-    def objective(self, logits: Tensor, view: Tensor | None) -> Tensor | None:
+    def forward_view(self, x: Tensor, names: Iterable[str]) -> Tensor | None:
+        """Logits of the augmented view with a graph to these tensors, or None where it carries no weight."""
+        if self.settings.lam == 0:
+            return None
+        with self.graph_to(() if self.settings.consistency_detach == "view" else names):
+            return self.forward(self.view(x))
+
+    def objective(self, logits: Tensor, view: Tensor | None = None) -> Tensor | None:
         """Filtered entropy plus weighted consistency (Eq. 9-11), or None where there is nothing to do."""
         s = self.settings
         classes = logits.shape[1]
@@ -405,17 +415,39 @@ class Palm(OptimizerMemory[PalmSettings]):
 
     def update(self, logits: Tensor, view: Tensor | None) -> None:
         """Move every tensor that has a learning rate down the gradient of the objective."""
-        total = self.objective(logits, view)
+        slopes = self.slopes(logits, view)
         moved: dict[str, Tensor] = {}
         rates: dict[str, Tensor | float] = {}
-        if total is not None:
-            moved, rates = (
-                self.descend(total) if self.settings.lr_scheme in STEP_OF_PALM else self.hand_over(total)
-            )
+        if slopes is not None:
+            gradients = self.backpropagate(slopes, self.moving())
+            of_palm = self.settings.lr_scheme in STEP_OF_PALM
+            moved, rates = self.descend(gradients) if of_palm else self.hand_over(gradients)
         self.move(moved)
         self._note_rates(moved, rates)
 
-    def descend(self, total: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
+    def slopes(self, logits: Tensor, view: Tensor | None) -> list[tuple[Tensor, Tensor]] | None:
+        """Outputs of the network with the gradient of the objective there; None where there is no objective.
+
+        Cut at the logits, each network pass is backpropagated on its own, and freed before the next.
+        """
+        outputs = [logits] if view is None else [logits, view]
+        leaves = [output.detach().requires_grad_() for output in outputs]
+        total = self.objective(*leaves)
+        if total is None:
+            return None
+        found = torch.autograd.grad(total, leaves, allow_unused=True)
+        return [(output, slope) for output, slope in zip(outputs, found, strict=True) if slope is not None]
+
+    def backpropagate(self, slopes: list[tuple[Tensor, Tensor]], names: list[str]) -> dict[str, Tensor]:
+        """Gradients of the objective for these tensors, from all outputs together."""
+        total: dict[str, Tensor] = {}
+        while slopes:
+            output, slope = slopes.pop(0)
+            for name, gradient in self.gradients(output, names, along=slope).items():
+                total[name] = total[name] + gradient if name in total else gradient
+        return total
+
+    def descend(self, gradients: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
         """New values of the tensors that have an importance i, at learning rate kappa * i (Eq. 8).
 
         Beside them the rates that are not kappa * i, for the report.
@@ -425,11 +457,10 @@ class Palm(OptimizerMemory[PalmSettings]):
         if s.adam_state == "fresh":
             moved = {
                 name: sign_step(self.value(name), gradient, rates[name], weight_decay=s.weight_decay)
-                for name, gradient in self.gradients(total, rates).items()
+                for name, gradient in gradients.items()
             }
         else:
-            wanted = None if s.frozen_moments == "update" else rates
-            moved = self.adam(self.gradients(total, wanted), rates, weight_decay=s.weight_decay)
+            moved = self.adam(gradients, rates, weight_decay=s.weight_decay)
         return self.order_by_depth(moved) if s.lr_scheme == "autolr" else (moved, {})
 
     def order_by_depth(self, moved: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
@@ -439,12 +470,12 @@ class Palm(OptimizerMemory[PalmSettings]):
         scaled = {name: theta + factors[name] * (moved[name] - theta) for name, theta in before.items()}
         return scaled, {name: self.kappa * factor for name, factor in factors.items()}
 
-    def hand_over(self, total: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
+    def hand_over(self, gradients: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
         """New values of the selected tensors from another optimiser, and the learning rates it had."""
         s = self.settings
         return self.optimise(
             s.lr_scheme,
-            self.gradients(total, self.factor),
+            gradients,
             self.scheme_lr,
             fresh=s.optimizer_state == "fresh",
             weight_decay=s.weight_decay,

@@ -74,7 +74,7 @@ class SftSettings:
         "cifar10-c": {"lr": 1e-3},
         "cifar100-c": {"lr": 1e-3},
         "imagenet-c": {"lr": 5e-4},
-        "embedded": {"lr": 5e-3},
+        "embedded": {"lr": 2e-2},
     },
     variants={
         "palm-repo": {},

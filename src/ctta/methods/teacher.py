@@ -20,12 +20,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ctta.errors import UnsupportedModelError
 from ctta.functional import soft_cross_entropy, symmetric_cross_entropy
 from ctta.methods.base import Augment, make_view
 from ctta.methods.copies import copy_network
 from ctta.methods.descent import Descent
 from ctta.methods.kept import network
+from ctta.methods.layers import weight_and_bias
 from ctta.precision import wide
 from ctta.rng import Rng
 from ctta.settings import setting
@@ -210,11 +210,4 @@ class MeanTeacher(Descent[S]):
 
     def _collect(self) -> dict[str, nn.Parameter]:
         found = super()._collect()
-        if self.settings.parameters == "weight-bias":
-            found = {name: p for name, p in found.items() if name.rpartition(".")[2] in ("weight", "bias")}
-        if not found:
-            raise UnsupportedModelError(
-                f"{type(self).__name__} adapts parameters named weight or bias, and {type(self.model).__name__} "
-                'has none: pass parameters="all".'
-            )
-        return found
+        return found if self.settings.parameters == "all" else weight_and_bias(found, self.model)

@@ -57,6 +57,7 @@ class OfficialPalm:
         self.selected: list[str] = []
 
     def __call__(self, x: Tensor) -> Tensor:
+        """One step: adapt to the batch and return its logits before the update."""
         logits = self.model(x)
         view = self.model(self.augment(x))
         classes = logits.shape[1]
@@ -121,6 +122,7 @@ class PaperPalm:
         self.adam = torch.optim.Adam(self.named.values(), lr=1.0)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """One step: adapt to the batch and return its logits before the update."""
         logits = self.model(x)
         view = self.model(self.augment(x))
         classes = logits.shape[1]
