@@ -16,7 +16,7 @@ from torch import Tensor, nn
 def prepare(model: nn.Module) -> tuple[nn.Module, dict[str, nn.Parameter]]:
     """Batch statistics in every BatchNorm, gradients only in conv and norm layers."""
     model = copy.deepcopy(model).eval().requires_grad_(False)
-    names = {}
+    names: dict[str, nn.Parameter] = {}
     for prefix, module in model.named_modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
             module.track_running_stats = False
@@ -26,7 +26,8 @@ def prepare(model: nn.Module) -> tuple[nn.Module, dict[str, nn.Parameter]]:
             nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.GroupNorm | nn.LayerNorm | nn.Conv2d | nn.Conv3d,
         ):
             for name, parameter in module.named_parameters(recurse=False):
-                names[f"{prefix}.{name}"] = parameter.requires_grad_(True)
+                parameter.requires_grad_(True)
+                names[f"{prefix}.{name}"] = parameter
     ordered = {name: names[name] for name, _ in model.named_parameters() if name in names}
     return model, ordered
 
@@ -96,7 +97,8 @@ class OfficialPalm:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        return logits.detach()
+        answer: Tensor = logits.detach()
+        return answer
 
 
 class PaperPalm:
@@ -148,4 +150,5 @@ class PaperPalm:
             for name, parameter in self.named.items():
                 direction = before[name] - parameter
                 parameter.copy_(before[name] - rates[name] * direction if name in rates else before[name])
-        return logits.detach()
+        answer: Tensor = logits.detach()
+        return answer

@@ -13,6 +13,7 @@ from ctta.functional.sensitivity import (
     deviation,
     gradient_score,
     importance,
+    importances,
     moving_average,
     sensitivity,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "fisher_weights",
     "gradient_score",
     "importance",
+    "importances",
     "info_nce",
     "moving_average",
     "negative_learning",

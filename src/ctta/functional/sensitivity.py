@@ -6,6 +6,9 @@ the learning rate of an element is kappa * i (Eq. 8).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 
@@ -59,3 +62,32 @@ def importance(difference: Tensor, average: Tensor, eps: float = 1e-8) -> Tensor
     tensor([0.5000])
     """
     return (difference + eps) / (average + eps)
+
+
+def importances(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    averages: Sequence[Tensor],
+    *,
+    alpha: float,
+    eps: float = 1e-8,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """New averages S^ and importances i of many tensors in a few grouped operations (Eq. 4 to 7).
+
+    `averages` are those of the batch before; none of the arguments changes.
+
+    >>> new, i = importances([torch.tensor([2.0])], [torch.tensor([-3.0])], [torch.tensor([0.0])], alpha=0.5)
+    >>> new, i
+    ([tensor([3.])], [tensor([1.])])
+    """
+    if not parameters:
+        return [], []
+    current = torch._foreach_mul(list(parameters), list(gradients))  # Eq. 4
+    torch._foreach_abs_(current)
+    new = torch._foreach_mul(list(averages), 1.0 - alpha)  # Eq. 5
+    torch._foreach_add_(new, current, alpha=alpha)
+    torch._foreach_sub_(current, new)  # Eq. 6
+    torch._foreach_abs_(current)
+    torch._foreach_add_(current, eps)  # Eq. 7
+    torch._foreach_div_(current, torch._foreach_add(new, eps))
+    return list(new), list(current)

@@ -7,8 +7,8 @@ It gets reset, save, load, copy, device moves, undo and the checks on finite val
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -18,7 +18,7 @@ from ctta.augment import Augmentation
 from ctta.errors import AugmentError, ModelError, NonFiniteError, StateError, UnsupportedModelError
 from ctta.methods import state
 from ctta.methods.kept import Kept, generator
-from ctta.methods.layers import Group, all_finite, collect, use_batch_statistics
+from ctta.methods.layers import Group, all_finite, collect, use_batch_statistics, without_gradients
 from ctta.methods.state import State
 from ctta.precision import wide, without_autocast
 from ctta.rng import Rng
@@ -127,18 +127,10 @@ class Method(Generic[S]):
         self.require_finite("gradient", gradients)
         return gradients
 
-    @contextmanager
-    def graph_to(self, names: Iterable[str]) -> Iterator[None]:
+    def graph_to(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """Have forward passes meanwhile record the graph to these adapted tensors only."""
         wanted = set(names)
-        rest = [parameter for name, parameter in self.adapted.items() if name not in wanted]
-        for parameter in rest:
-            parameter.requires_grad_(False)
-        try:
-            yield
-        finally:
-            for parameter in rest:
-                parameter.requires_grad_(True)
+        return without_gradients([value for name, value in self.adapted.items() if name not in wanted])
 
     def value(self, name: str) -> Tensor:
         """Return an adapted tensor as it is now, without graph, in float32 or wider."""

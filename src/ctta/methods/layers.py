@@ -124,6 +124,18 @@ def training(*networks: nn.Module, whole: bool = False) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def without_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Have forward passes meanwhile treat parameters as constants."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
 def all_finite(tensors: list[Tensor]) -> bool:
     """Tell whether no element of any floating tensor is NaN or infinite; waits for the device once."""
     floating = [t for t in tensors if t.is_floating_point() and t.numel()]

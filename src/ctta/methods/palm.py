@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +27,14 @@ from torch import Tensor, nn
 from ctta.errors import SettingError
 from ctta.functional import (
     consistency,
-    deviation,
     filtered_entropy,
     gradient_score,
-    importance,
-    moving_average,
+    importances,
     pseudo_label_loss,
     sensitivity,
     uniform_kl,
 )
+from ctta.methods.checkpointing import checkpointed
 from ctta.methods.kept import per_tensor, scalar
 from ctta.methods.layers import Group
 from ctta.methods.lr_schemes import STEP_OF_PALM, TORCH, OptimizerMemory, require_scheme
@@ -44,6 +44,9 @@ from ctta.precision import wide
 from ctta.settings import setting
 
 DEFAULT_SHARE = 0.05
+SMALLEST_VIEW = 32
+FAST: dict[str, Any] = {"refresh": 4, "view_share": 0.25}
+"""What speed="fast" stands for; docs/speed.md shows what it was chosen by."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,27 @@ class PalmSettings:
     returned_logits: Literal["before", "after"] = setting("before", "Return the logits before or after the step.")
     steps: int = setting(1, "Repetitions of the whole procedure per batch.", low=1)
 
+    # what it costs
+    speed: Literal["exact", "fast"] = setting(
+        "exact",
+        "Every batch in full, or `refresh` and `view_share` as measured to change the error hardly "
+        f"({', '.join(f'{name} {value:g}' for name, value in FAST.items())}).",
+    )
+    refresh: int = setting(
+        1, "Stage one and new learning rates every so many batches; selection and rates stay in between.", low=1
+    )
+    view_share: float = setting(
+        1.0,
+        f"Share of the batch that the consistency loss looks at, evenly spread, at least {SMALLEST_VIEW} images.",
+        above=0.0,
+        high=1.0,
+    )
+    memory: Literal["normal", "low", "lowest"] = setting(
+        "normal",
+        "Keep both passes for the update, only one (the view is run again), or one and only the ends of its "
+        "blocks (they are run again too); same result.",
+    )
+
     def __post_init__(self) -> None:
         """Refuse an eta and a share at once, schemes that do not exist, and a second base rate for PALM."""
         require_scheme(self.lr_scheme)
@@ -184,6 +208,8 @@ class PalmSettings:
     def implied(given: Mapping[str, Any]) -> dict[str, Any]:
         """Who asks for a share asks for the eta that gives it; who asks for another scheme, for all tensors."""
         values: dict[str, Any] = {"eta": "auto"} if given.get("adapt_share") is not None else {}
+        if given.get("speed") == "fast":
+            values |= FAST
         return values if given.get("lr_scheme", "palm") == "palm" else {**values, "selection": "none"}
 
 
@@ -199,6 +225,18 @@ PAPER: dict[str, Any] = {
     "entropy_reduction": "batch",
     "consistency_scale": "one",
 }
+
+
+class View(NamedTuple):
+    """An augmented view, its logits, and which rows of the batch it shows (None: all of them)."""
+
+    images: Tensor
+    logits: Tensor
+    rows: Tensor | None
+
+    def rows_of(self, values: Tensor) -> Tensor:
+        """Return the rows of a tensor over the batch that the view shows."""
+        return values if self.rows is None else values[self.rows]
 
 
 @register(
@@ -234,6 +272,8 @@ class Palm(OptimizerMemory[PalmSettings]):
     threshold: float | None = scalar(None, 'The eta that eta="auto" found on the first batch.')
     temperature: float = scalar(lambda m: m.settings.temperature, "Temperature T in force.")
     selected_before: int | None = scalar(None, "Parameters the batch before selected, for the T schedule.")
+    selection: list[str] = scalar(lambda _: [], "Tensors selected when stage one last ran.")
+    passes: int = scalar(0, "Passes of the procedure since the reset, which `refresh` counts.")
 
     def adaptable(self) -> Group:
         """Conv and norm layers, unless the settings say otherwise."""
@@ -260,20 +300,27 @@ class Palm(OptimizerMemory[PalmSettings]):
 
     def adapt(self, x: Tensor) -> Tensor:
         """One pass of the whole procedure; returns the logits it started from."""
-        early = self.settings.forward_order == "early"
-        logits = self.forward(x)
-        view = self.forward_view(x, self.adapted) if early else None
-        if self.settings.selection == "none" and self.settings.lr_scheme != "palm":
-            selected = self.take_all()
-        else:
-            gradients = self.uncertainty_gradients(logits)
-            selected = self.select(gradients, classes=logits.shape[1])
-            self.update_importance(gradients, selected)
-            del gradients
-        if not early:
-            view = self.forward_view(x, self.moving())
-        self.update(logits, view)
-        self.update_temperature(selected)
+        s = self.settings
+        due = self.passes % s.refresh == 0
+        self.passes += 1
+        with checkpointed(self.model) if s.memory == "lowest" else nullcontext():
+            with self.graph_to(self.adapted if due else self.moving()):
+                logits = self.forward(x)
+            view = self.look_again(x, self.adapted) if s.forward_order == "early" else None
+            if s.selection == "none" and s.lr_scheme != "palm":
+                self.take_all()
+            elif due:
+                gradients = self.uncertainty_gradients(logits)
+                self.selection = self.select(gradients, classes=logits.shape[1])
+                self.update_importance(gradients, self.selection)
+                del gradients
+            else:
+                self.note(selected=tuple(self.selection), notes=("selection and learning rates of before",))
+            if view is None:
+                view = self.look_again(x, self.moving())
+            self.update(logits, view)
+        if due:
+            self.update_temperature(self.selection)
         return logits
 
     # ---------------------------------------------------------------- stage one: which tensors
@@ -315,12 +362,12 @@ class Palm(OptimizerMemory[PalmSettings]):
         )
         return selected
 
-    def take_all(self) -> list[str]:
-        """Names of all tensors: there is no stage one, and every learning rate is the scheme's own."""
-        selected = self.ever_selected = list(self.adapted)
-        self.factor = self._ones(selected)
-        self.note(selected=tuple(selected))
-        return selected
+    def take_all(self) -> None:
+        """Select every tensor: there is no stage one, and every learning rate is the scheme's own."""
+        self.selection = list(self.adapted)
+        self.ever_selected = list(self.adapted)
+        self.factor = self._ones(self.adapted)
+        self.note(selected=tuple(self.selection))
 
     def eta(self, scores: dict[str, float], classes: int) -> float:
         """Threshold in force; the first batch fixes it for eta="auto"."""
@@ -351,14 +398,22 @@ class Palm(OptimizerMemory[PalmSettings]):
         if s.lr_scheme != "palm":
             self.factor.update(self._ones(selected))
             return
+        names = list(gradients) if s.shat_update == "all" else selected
+        values, found = [self.value(name) for name in names], [gradients[name] for name in names]
+        before = [
+            self.shat[name] if name in self.shat else self.first_average(value, gradient)
+            for name, value, gradient in zip(names, values, found, strict=True)
+        ]
+        averages, ratios = importances(values, found, before, alpha=s.alpha, eps=s.eps)
+        self.shat.update(zip(names, averages, strict=True))
         chosen = set(selected)
-        for name in gradients if s.shat_update == "all" else selected:
-            current = sensitivity(self.value(name), gradients[name])
-            start = current if s.shat_init == "first" else 0.0
-            self.shat[name] = moving_average(self.shat.get(name, start), current, s.alpha)
+        for name, ratio in zip(names, ratios, strict=True):
             if name in chosen:
-                ratio = importance(deviation(current, self.shat[name]), self.shat[name], s.eps)
                 self.factor[name] = ratio if s.granularity == "element" else ratio.mean()
+
+    def first_average(self, value: Tensor, gradient: Tensor) -> Tensor:
+        """Sensitivity average a tensor starts from."""
+        return sensitivity(value, gradient) if self.settings.shat_init == "first" else torch.zeros_like(gradient)
 
     # ---------------------------------------------------------------- the update
 
@@ -368,14 +423,24 @@ class Palm(OptimizerMemory[PalmSettings]):
         all_moments = s.adam_state == "persistent" and s.frozen_moments == "update"
         return list(self.adapted if s.lr_scheme in STEP_OF_PALM and all_moments else self.factor)
 
-    def forward_view(self, x: Tensor, names: Iterable[str]) -> Tensor | None:
-        """Logits of the augmented view with a graph to these tensors, or None where it carries no weight."""
-        if self.settings.lam == 0:
+    def look_again(self, x: Tensor, names: Iterable[str]) -> View | None:
+        """Run an augmented view, with a graph to these tensors; None where the view carries no weight."""
+        s = self.settings
+        if s.lam == 0:
             return None
-        with self.graph_to(() if self.settings.consistency_detach == "view" else names):
-            return self.forward(self.view(x))
+        count = min(len(x), max(SMALLEST_VIEW, round(s.view_share * len(x))))
+        rows = torch.linspace(0, len(x) - 1, count, device=x.device).long() if count < len(x) else None
+        images = self.view(x if rows is None else x[rows])
+        unneeded = s.memory != "normal" or s.consistency_detach == "view"
+        with self.graph_to(() if unneeded else names):
+            return View(images, self.forward(images), rows)
 
-    def objective(self, logits: Tensor, view: Tensor | None = None) -> Tensor | None:
+    def graph_to(self, names: Iterable[str]) -> AbstractContextManager[None]:
+        """Record the graph to some tensors only; to all of them where blocks will be run again."""
+        again = self.settings.memory == "lowest" and bool(set(names))
+        return super().graph_to(self.adapted if again else names)
+
+    def objective(self, logits: Tensor, view: View | None) -> Tensor | None:
         """Filtered entropy plus weighted consistency (Eq. 9-11), or None where there is nothing to do."""
         s = self.settings
         classes = logits.shape[1]
@@ -384,10 +449,11 @@ class Palm(OptimizerMemory[PalmSettings]):
         losses = {"entropy": entropy}
         total = entropy
         if view is not None:
+            clean = logits.detach() if s.consistency_detach == "clean" else logits
             agreement = consistency(
-                logits.detach() if s.consistency_detach == "clean" else logits,
-                view.detach() if s.consistency_detach == "view" else view,
-                samples=kept if s.consistency_samples == "kept" else None,
+                view.rows_of(clean),
+                view.logits.detach() if s.consistency_detach == "view" else view.logits,
+                samples=view.rows_of(kept) if s.consistency_samples == "kept" else None,
             )
             weight = s.lam * classes if s.consistency_scale == "classes" else s.lam
             losses["consistency"] = agreement
@@ -413,39 +479,43 @@ class Palm(OptimizerMemory[PalmSettings]):
             return s.lr if s.scheme_lr == "kappa" else None
         return s.scheme_lr
 
-    def update(self, logits: Tensor, view: Tensor | None) -> None:
+    def update(self, logits: Tensor, view: View | None) -> None:
         """Move every tensor that has a learning rate down the gradient of the objective."""
-        slopes = self.slopes(logits, view)
+        gradients = self.update_gradients(logits, view)
         moved: dict[str, Tensor] = {}
         rates: dict[str, Tensor | float] = {}
-        if slopes is not None:
-            gradients = self.backpropagate(slopes, self.moving())
+        if gradients is not None:
             of_palm = self.settings.lr_scheme in STEP_OF_PALM
             moved, rates = self.descend(gradients) if of_palm else self.hand_over(gradients)
         self.move(moved)
         self._note_rates(moved, rates)
 
-    def slopes(self, logits: Tensor, view: Tensor | None) -> list[tuple[Tensor, Tensor]] | None:
-        """Outputs of the network with the gradient of the objective there; None where there is no objective.
+    def update_gradients(self, logits: Tensor, view: View | None) -> dict[str, Tensor] | None:
+        """Gradient of the objective for the moving tensors, None where there is no objective.
 
-        Cut at the logits, each network pass is backpropagated on its own, and freed before the next.
+        Cut at the logits, so that each network pass is backpropagated on its own and freed before the next.
         """
-        outputs = [logits] if view is None else [logits, view]
-        leaves = [output.detach().requires_grad_() for output in outputs]
-        total = self.objective(*leaves)
+        names = self.moving()
+        clean = logits.detach().requires_grad_()
+        other = None if view is None else view._replace(logits=view.logits.detach().requires_grad_())
+        total = self.objective(clean, other)
         if total is None:
             return None
-        found = torch.autograd.grad(total, leaves, allow_unused=True)
-        return [(output, slope) for output, slope in zip(outputs, found, strict=True) if slope is not None]
+        leaves = [clean] if other is None else [clean, other.logits]
+        along, along_view = (*torch.autograd.grad(total, leaves, allow_unused=True), None)[:2]
+        gradients = {} if along is None else self.gradients(logits, names, along=along)
+        if view is not None and along_view is not None and names:
+            for name, gradient in self.view_gradients(view, along_view, names).items():
+                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        return gradients
 
-    def backpropagate(self, slopes: list[tuple[Tensor, Tensor]], names: list[str]) -> dict[str, Tensor]:
-        """Gradients of the objective for these tensors, from all outputs together."""
-        total: dict[str, Tensor] = {}
-        while slopes:
-            output, slope = slopes.pop(0)
-            for name, gradient in self.gradients(output, names, along=slope).items():
-                total[name] = total[name] + gradient if name in total else gradient
-        return total
+    def view_gradients(self, view: View, along: Tensor, names: list[str]) -> dict[str, Tensor]:
+        """Gradient through the view, which is run again where its graph was not kept."""
+        logits = view.logits
+        if self.settings.memory != "normal":
+            with self.graph_to(names):
+                logits = self.forward(view.images)
+        return self.gradients(logits, names, along=along)
 
     def descend(self, gradients: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
         """New values of the tensors that have an importance i, at learning rate kappa * i (Eq. 8).
