@@ -14,8 +14,8 @@ from ctta.bench.tables import Difference, Entry, Table, over_seeds
 
 def run(mean=20.0, **facts):
     """A finished cell in numbers, made by hand."""
-    settings = {"eta": facts.pop("eta", 1.0)}
-    record = CellRecord("key", "label", "done", {"settings": settings}, 1, 1, None, 0.0, 1.0)
+    manifest = {"settings": {"eta": facts.pop("eta", 1.0)}, "processes": facts.pop("processes", 1)}
+    record = CellRecord("key", "label", "done", manifest, 1, 1, None, 0.0, 1.0)
     values = {
         "record": record,
         "visits": (),
@@ -208,6 +208,15 @@ def test_cost_is_compared_in_units_of_the_reference():
     assert column(table, "difference") == [pytest.approx(-0.3125), 0.0, None]
     assert column(table, "forward passes") == [8.0, 8.0, 1.0]
     assert column(table, "memory (MB)") == [None, 500.0, 500.0]
+
+
+def test_cost_says_so_where_cells_were_timed_side_by_side():
+    alone, shared = Entry("d", "PALM", (run(),)), Entry("d", "LAW", (run(), run(processes=2)))
+    assert tables.cost("t", "T", [alone], notes=["a note"]).notes == ("a note",)
+    first, *others = tables.cost("t", "T", [alone, shared], notes=["a note"]).notes
+    assert "up to 2 cells ran at once" in first
+    assert "--processes 1" in first
+    assert others == ["a note"]
 
 
 def test_importance_shows_the_chosen_domains_or_all_where_none_of_them_was_met():

@@ -333,7 +333,19 @@ def cost(name: str, title: str, entries: Sequence[Entry], reference: str = "", n
         )
     to = f"time / {reference}'s" if reference else "relative time"
     columns = ("dataset", "method", "s (median)", "p95", "p99", "forward passes", "memory (MB)", "paper (s)")
-    return Table(name, title, (*columns, to, f"paper {to}", "difference"), tuple(rows), tuple(notes), digits=2)
+    heads = (*columns, to, f"paper {to}", "difference")
+    return Table(name, title, heads, tuple(rows), (*shared_cores_note(entries), *notes), digits=2)
+
+
+def shared_cores_note(entries: Sequence[Entry]) -> list[str]:
+    """Say so where times were taken while other cells ran on the same machine."""
+    most = max((run.record.manifest.get("processes", 1) for entry in entries for run in entry.runs), default=1)
+    if most == 1:
+        return []
+    return [
+        f"Timed while up to {most} cells ran at once, which share memory and caches; the cleanest times come from "
+        "--processes 1 and a new --store (finished cells are not run again)."
+    ]
 
 
 def importance(
