@@ -9,9 +9,13 @@ from click.testing import CliRunner
 from ctta.bench.experiments import Need, Options, Work, plan, preset_for
 from ctta.bench.published import NAMES, experiment
 from ctta.bench.resolve import source_from
+from ctta.bench.store import Store
 from ctta.cli import cli
 from ctta.data import catalogue
 from ctta.errors import DataError, SettingError
+from ctta.report.collect import collect
+from ctta.report.figures import figures_of, styles_of
+from ctta.report.page import render
 
 MODEL = """
 import torch
@@ -201,9 +205,19 @@ def test_what_cannot_run_is_said_with_the_command_and_no_number_of_ours(empty, t
     assert count(tmp_path / "r.sqlite", "cells") == 0
 
 
+def test_where_nothing_could_run_there_is_no_page_and_it_says_so(empty, tmp_path):
+    page = tmp_path / "page.html"
+    found = call("table1", "--store", str(tmp_path / "r.sqlite"), "--report", str(page), "--json", code=3)
+    assert json.loads(found.stdout)["report"] is None
+    assert "no cell is finished" in found.stderr
+    assert not page.exists()
+
+
 def test_no_experiment_an_unknown_one_and_weights_without_a_model_are_refused(empty, tmp_path):
     assert "Name an experiment" in call(code=2).output
     assert "--weights are those of --model" in call("table1", "--weights", "x.pt", code=2).output
+    store = ("--store", str(tmp_path / "r.sqlite"))
+    assert "over the store" in call("table1", *store, "--report", str(tmp_path / "r.sqlite"), code=2).output
     with pytest.raises(SettingError, match="expected `seeds` to be whole numbers"):
         call("table1", "--seeds", "one")
     with pytest.raises(SettingError, match="There is no experiment `tabel1`"):
@@ -236,7 +250,7 @@ def test_an_experiment_runs_continues_and_is_saved_beside_the_store(stand_in, tm
 
 @pytest.mark.timeout(600)
 def test_all_runs_from_end_to_end_without_a_person(stand_in, tmp_path):
-    result = call("all", *stand_in, "--json")
+    result = call("all", *stand_in, "--report", str(tmp_path / "page.html"), "--json")
     found = {item["experiment"]: item for item in json.loads(result.stdout)["experiments"]}
     assert tuple(found) == NAMES
     for name, item in found.items():
@@ -253,6 +267,23 @@ def test_all_runs_from_end_to_end_without_a_person(stand_in, tmp_path):
     assert len(once) == 1  # eleven experiments have that row
     assert sum("PALM" in row for item in found.values() for row in item["cells"]) >= 11
     assert count(tmp_path / "r.sqlite", "cells") == len(result.stderr.splitlines())
+    with Store(tmp_path / "r.sqlite", read_only=True) as store:
+        assert (tmp_path / "page.html").read_text() == render(store)
+        boards = collect(store)
+        drawn = [[figure.name for figure in figures_of(board, styles_of(boards))] for board in boards]
+    assert [board.facts["stream"] for board in boards] == ["continual", "gradual", "mixed"]
+    everywhere = {"error-per-corruption", "error-over-stream", "selected-share", "cost", "calibration"}
+    assert everywhere <= set(drawn[0]) & set(drawn[1]) & set(drawn[2])
+    assert set(drawn[0]) - everywhere == {
+        *("palm-temperature", "palm-alpha", "palm-lam", "importance-fog", "importance-contrast"),
+        *("forgetting-batch", "forgetting-source"),
+    }
+    assert "importance-mixed" in drawn[2]
+    # the methods are compared with one another, whatever else was tried
+    assert [entry.label for entry in boards[0].headline] == [
+        *("Source", "BN-1", "Tent (cont.)", "AdaContrast", "CoTTA", "EcoTTA", "SFT (cont.)", "DSS", "LAW", "PALM")
+    ]
+    assert {"Pseudo-labels", "LARS, rate kappa, kept", "alpha = 0"} <= {e.label for e in boards[0].variations}
 
 
 def test_tables_are_printed_and_saved_when_their_experiment_is_complete(stand_in, tmp_path, monkeypatch):

@@ -19,12 +19,13 @@ from ctta.bench.published import Benchmark, Experiment, Line
 from ctta.bench.resolve import clean_images
 from ctta.bench.store import Store
 from ctta.bench.summary import summarise
-from ctta.bench.tables import Entry, Table
+from ctta.bench.tables import Entry
 from ctta.corruptions import CORRUPTIONS
 from ctta.data import MissingError, cache_folder, catalogue, domains
 from ctta.data.get import present
 from ctta.errors import DataError, SettingError
 from ctta.methods import find
+from ctta.tables import Table
 
 EMBEDDED = "embedded"
 SUBSTITUTE_BATCH = 200

@@ -39,6 +39,9 @@ INCOMPLETE = 3
     help="Where results are kept; the same command continues there.",
 )
 @engine_options
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the page of `ctta report` at the end."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 def command(
     names: tuple[str, ...],
@@ -52,6 +55,7 @@ def command(
     seeds: str,
     store: Path,
     where: Where,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Run experiments of the paper (or `all`) and print ours, the paper's numbers and the difference.
@@ -74,6 +78,8 @@ def command(
         raise click.UsageError(f"Name an experiment: {', '.join(NAMES)}, or all.")
     if weights and not model:
         raise click.UsageError("--weights are those of --model: name one.")
+    if report and report.resolve() == store.resolve():
+        raise click.UsageError("--report would be written over the store: name another file.")
     chosen = [experiment(name) for name in (NAMES if "all" in names else dict.fromkeys(names))]
     words = read_words({"seeds": seeds, "corruptions": corruptions}, owner="`ctta reproduce`")
     options = Options(
@@ -89,10 +95,13 @@ def command(
     with stoppable(console):
         work = Work(chosen, options)
         results = run(work, where, store, console, None if as_json else Console())
+        page = _page(store, report) if report else None
     if as_json:
-        click.echo(json.dumps({"store": str(store), "experiments": [r.to_dict() for r in results]}, indent=2))
+        data = {"store": str(store), "report": str(page) if page else None}
+        click.echo(json.dumps({**data, "experiments": [result.to_dict() for result in results]}, indent=2))
     else:
-        Console().print(f"saved in {escape(str(_folder(store)))}", highlight=False, soft_wrap=True)
+        where_to = f"tables in {_folder(store)}" + (f", page in {page}" if page else "")
+        Console().print(escape(where_to), highlight=False, soft_wrap=True)
     missing = [item for result in results for item in result.not_run]
     if missing:
         raise SystemExit(1 if any(item.failed for item in missing) else INCOMPLETE)
@@ -126,15 +135,28 @@ def run(work: Work, where: Where, path: Path, console: Console, out: Console | N
     return [results[name] for name in work.experiments]
 
 
+def _page(path: Path, target: Path) -> Path | None:
+    """Write the page of a store, unless nothing in it is finished."""
+    from ctta.bench.store import Store
+    from ctta.report.write import write_page
+
+    with Store(path, read_only=True) as store:
+        if store.cells("done"):
+            return write_page(store, target)
+    click.echo(f"{target} is not written: no cell is finished", err=True)
+    return None
+
+
 def save(result: Reproduction, folder: Path, tag: str) -> None:
     """Write EXPERIMENT.md and .tex, and a CSV file a table; a tag keeps slices and substitutes apart."""
-    folder.mkdir(parents=True, exist_ok=True)
+    from ctta.files import write
+
     end = f".{tag}" if tag else ""
     name = result.experiment.name
-    (folder / f"{name}{end}.md").write_text(result.markdown, "utf-8")
-    (folder / f"{name}{end}.tex").write_text(result.latex, "utf-8")
+    write(folder / f"{name}{end}.md", result.markdown.encode())
+    write(folder / f"{name}{end}.tex", result.latex.encode())
     for table in result.tables:
-        (folder / f"{table.name}{end}.csv").write_text(table.csv(), "utf-8")
+        write(folder / f"{table.name}{end}.csv", table.csv().encode())
 
 
 def _list(as_json: bool) -> None:

@@ -19,6 +19,7 @@ from rich.text import Text
 from ctta.bench.plan import Task
 from ctta.bench.seeds import Line
 from ctta.bench.store import CellRecord, Store
+from ctta.cli.comparison import error_grid
 from ctta.engines import Engine, Event, Tell
 
 REFRESH = 2
@@ -278,15 +279,9 @@ def result_table(lines: Sequence[Line], images: int | None) -> Table:
     """Errors per domain and over seeds of the methods on one stream of one model."""
     first = lines[0]
     part = f", {images} images a domain" if images else ""
-    table = Table(title=f"{first.model} on {first.data}, {first.setting}{part}", title_justify="left")
-    table.add_column("error (%)")
-    for line in lines:
-        table.add_column(escape(line.label), justify="right")
-    for domain in first.error:
-        best = min(line.error[domain] for line in lines)
-        values = (line.error[domain] for line in lines)
-        table.add_row(domain, *(f"[bold]{value:.1f}[/]" if value == best else f"{value:.1f}" for value in values))
-    table.add_section()
+    errors = {domain: {line.label: line.error[domain] for line in lines} for domain in first.error}
+    title = f"{first.model} on {first.data}, {first.setting}{part}"
+    table = error_grid(title, errors, [line.label for line in lines])
     table.add_row("mean", *(f"{line.mean:.2f}" for line in lines))
     if any(len(line.seeds) > 1 for line in lines):
         table.add_row("seeds", *(str(len(line.seeds)) for line in lines))
