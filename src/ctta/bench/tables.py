@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ctta.bench.seeds import Spread, spread_of
-from ctta.bench.summary import Summary
+from ctta.bench.summary import Summary, cells_at_once, corruption_of
 from ctta.tables import Difference, Table, Value, columns
 
 
@@ -189,7 +189,7 @@ def cost(name: str, title: str, entries: Sequence[Entry], reference: str = "", n
 
 def shared_cores_note(entries: Sequence[Entry]) -> list[str]:
     """Say so where times were taken while other cells ran on the same machine."""
-    most = max((run.record.manifest.get("processes", 1) for entry in entries for run in entry.runs), default=1)
+    most = cells_at_once(run for entry in entries for run in entry.runs)
     if most == 1:
         return []
     return [
@@ -204,7 +204,7 @@ def importance(
     """Importance of every block in chosen corruptions (all, if none of them was met)."""
     found: dict[str, dict[str, list[float]]] = {}
     met = [d for run in entry.runs for d in run.importance]
-    wanted = [d for d in dict.fromkeys(met) if d.rpartition("-")[0] in domains] or list(dict.fromkeys(met))
+    wanted = [d for d in dict.fromkeys(met) if corruption_of(d) in domains] or list(dict.fromkeys(met))
     for run in entry.runs:
         for domain in wanted:
             for block, value in run.importance.get(domain, {}).items():
@@ -250,7 +250,7 @@ def _seconds(which: str) -> Number:
 
 def _error_of(corruption: str) -> Number:
     def error(run: Summary) -> float:
-        return statistics.fmean(e for domain, e in run.error.items() if domain.rpartition("-")[0] == corruption)
+        return statistics.fmean(e for domain, e in run.error.items() if corruption_of(domain) == corruption)
 
     return error
 

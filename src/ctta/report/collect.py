@@ -12,7 +12,7 @@ from typing import Any
 
 from ctta.bench.seeds import Spread, spread_of
 from ctta.bench.store import CellRecord, Store
-from ctta.bench.summary import Summary, sum_bins, summarise
+from ctta.bench.summary import Summary, corruption_of, sum_bins, summarise
 from ctta.errors import StoreError
 from ctta.evaluation import BatchRow
 from ctta.methods import list_methods
@@ -116,7 +116,7 @@ class Board:
 
     def short(self, domain: str) -> str:
         """Name of a domain as the board prints it."""
-        return domain.rpartition("-")[0] if domain.rpartition("-")[0] in self.domains else domain
+        return corruption_of(domain) if corruption_of(domain) in self.domains else domain
 
     @property
     def variations(self) -> tuple[Entry, ...]:
@@ -178,9 +178,9 @@ def _board(store: Store, records: Sequence[CellRecord]) -> Board:
     entries = _tell_apart(sorted(entries, key=lambda entry: years.get(entry.method, len(years))))
     sweeps = find_sweeps(entries)
     names = list(dict.fromkeys(name for entry in entries for name in entry.first.error))
-    severities = {name.rpartition("-")[2] for name in names}
-    if len(severities) == 1 and names[0].rpartition("-")[2].isdigit():
-        names = [name.rpartition("-")[0] for name in names]
+    severities = {name.removeprefix(corruption_of(name)) for name in names}
+    if len(severities) == 1:
+        names = [corruption_of(name) for name in names]
     codes = dict.fromkeys(str(run.record.manifest.get("code", "")) for entry in entries for run in entry.runs)
     facts = _facts(records[0]) | {"code": _some(codes)}
     return Board(facts, tuple(entries), sweeps, headline(entries, sweeps), tuple(names))

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ctta.bench.summary import cells_at_once, corruption_of
 from ctta.report.axes import Axis, log_axis, nice_axis, value_axis
 from ctta.report.chart import Series, Style, bar_chart, dot_rows, line_chart, panels, scatter
 from ctta.report.collect import MOST, Board, Entry, Sweep
@@ -58,7 +59,7 @@ def corruption_errors(entry: Entry) -> dict[str, float]:
     for run in entry.runs:
         here: dict[str, list[float]] = {}
         for visit in run.summary.visits:
-            here.setdefault(_corruption(visit.domain), []).append(visit.error)
+            here.setdefault(corruption_of(visit.domain), []).append(visit.error)
         for name, errors in here.items():
             found.setdefault(name, []).append(statistics.fmean(errors))
     return {name: statistics.fmean(errors) for name, errors in found.items()}
@@ -158,7 +159,7 @@ def _cost(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> 
 
 def _side_by_side(entries: Sequence[Entry]) -> str:
     """Say so where cells were timed while others ran on the same machine."""
-    most = max(run.record.manifest.get("processes", 1) for entry in entries for run in entry.runs)
+    most = cells_at_once(run.summary for entry in entries for run in entry.runs)
     return f" Timed while up to {most} cells ran at once." if most > 1 else ""
 
 
@@ -216,9 +217,9 @@ def _importance(board: Board, entries: Sequence[Entry], styles: Styles, wanted: 
     """The paper's figure: importance of the learning rates by block, for chosen domains."""
     having = [e for e in entries if any(any(blocks.values()) for blocks in e.first.importance.values())][:4]
     there = list(dict.fromkeys(domain for entry in having for domain in entry.first.importance))
-    chosen = [domain for domain in there if _corruption(domain) in wanted or domain in wanted]
-    if len({_corruption(domain) for domain in chosen}) < len(chosen):  # a gradual stream: the hardest of each
-        chosen = [d for d in chosen if d == max(e for e in chosen if _corruption(e) == _corruption(d))]
+    chosen = [domain for domain in there if corruption_of(domain) in wanted or domain in wanted]
+    if len({corruption_of(domain) for domain in chosen}) < len(chosen):  # a gradual stream: the hardest of each
+        chosen = [d for d in chosen if d == max(e for e in chosen if corruption_of(e) == corruption_of(d))]
     found = []
     for domain in chosen or there[:2]:
         blocks = list(dict.fromkeys(b for e in having for b in e.first.importance.get(domain, {})))
@@ -322,8 +323,8 @@ def _time(entries: Sequence[Entry]) -> dict[str, Any]:
     last = run.batches[-1]
     starts: list[tuple[int, str]] = []
     for start, domain in run.shifts:
-        if not starts or starts[-1][1] != _corruption(domain):
-            starts.append((start, _corruption(domain)))
+        if not starts or starts[-1][1] != corruption_of(domain):
+            starts.append((start, corruption_of(domain)))
     ends = [start for start, _ in starts[1:]] + [last]
     ends_and_names = zip(starts, ends, strict=True)
     names = tuple(((start + end) / 2, _words(name)) for (start, name), end in ends_and_names)
@@ -335,11 +336,6 @@ def _time(entries: Sequence[Entry]) -> dict[str, Any]:
         "lines_at": [float(start) for start, _ in starts],
         "turned": len(names) > 4,
     }
-
-
-def _corruption(domain: str) -> str:
-    name, _, severity = domain.rpartition("-")
-    return name if severity.isdigit() else domain
 
 
 def _words(name: str) -> str:
