@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from ctta.errors import StoreError
+
 
 @contextlib.contextmanager
 def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
@@ -26,3 +28,14 @@ def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write(path: Path, data: bytes) -> Path:
+    """Write a file of results, with the folders above it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}. Name another place.") from error
+    return path

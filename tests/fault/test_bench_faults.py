@@ -32,7 +32,9 @@ KILLS = int(os.environ.get("CTTA_KILLS", "6"))
 
 # processes are forked from a server that has imported torch once; each runs the real command line
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["ctta.cli.bench", "ctta.cli.sweep", "ctta.engines", "ctta.bench.seeds"])
+FORKS.set_forkserver_preload(
+    ["ctta.cli.bench", "ctta.cli.reproduce", "ctta.cli.sweep", "ctta.bench.experiments", "ctta.bench.seeds"]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +48,12 @@ def hears_ctrl_c():
 def bench(model, store, *more):
     words = f"bench --model {model} --images 30 --batch-size 5 --corruptions contrast,brightness --seeds 0-1"
     words += f" --methods source,tent,palm --threads 1 --clean 10 --snapshots 0 --json --store {store}"
+    return [*words.split(), *more]
+
+
+def reproduce(model, store, *more):
+    words = f"reproduce pseudo-labels importance forgetting --dataset embedded --model {model} --images 30 --json"
+    words += f" --batch-size 5 --corruptions contrast,brightness --threads 1 --snapshots 0 --store {store}"
     return [*words.split(), *more]
 
 
@@ -156,6 +164,27 @@ def test_ctrl_c_gives_the_cell_back_and_ends_with_130(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     assert finish(process) == 130
     assert owners(store) == {None}
+
+
+def test_a_killed_reproduction_goes_on_and_ends_in_the_tables_of_an_uninterrupted_one(tmp_path):
+    model, whole, store = write_model(tmp_path), tmp_path / "whole.db", tmp_path / "bench.db"
+    assert finish(start(reproduce(model, whole, "--processes", "1"))) == 0
+    assert len(read(whole)) == 5
+    before = {}
+    for kill in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+        there = rows_in(store)
+        process = start(reproduce(model, store, "--processes", "1"))
+        until(lambda there=there: rows_in(store) > there)
+        os.kill(process.pid, kill)
+        assert finish(process) == (130 if kill == signal.SIGINT else -kill)
+        assert before.items() <= finished(store).items()  # no finished cell is run again
+        before = finished(store)
+    assert finish(start(reproduce(model, store, "--processes", "1"))) == 0
+    assert before.items() <= finished(store).items()
+    assert read(store) == read(whole)
+    tables = [{file.name: file.read_text() for file in path.iterdir()} for path in tmp_path.glob("*.tables")]
+    assert len(tables) == 2
+    assert tables[0] == tables[1]
 
 
 def test_two_runners_of_one_command_share_the_cells_and_both_end_with_all(tmp_path):

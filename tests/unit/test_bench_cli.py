@@ -162,6 +162,31 @@ def test_on_a_terminal_a_live_table_shows_progress_error_and_time_left(words, tm
     assert "0 of 2 cells, about" in text
 
 
+def test_a_low_terminal_shows_what_runs_first_and_counts_what_it_has_no_room_for(tmp_path):
+    methods = "source,bn1,tent,palm,law"
+    plan = tasks(from_words({"model": write_model(tmp_path), "images": 20, "batch_size": 10, "methods": methods}))
+    console = Console(width=150, height=6, record=True, force_terminal=True)
+    live = Sweep(plan, Store(tmp_path / "live.db"), console)
+    with live.store:
+        live(Event("done", plan[0]))
+        live(Event("begun", plan[3]))
+        console.print(live.render())
+    text = console.export_text()
+    assert [word for word in methods.split(",") if f"{word} on" in text] == ["bn1", "tent", "palm"]
+    assert "2 lines not shown" in text
+
+
+def test_the_live_table_makes_way_for_other_output_and_comes_back(words, tmp_path):
+    _, live = sweep(words, tmp_path, force_terminal=True)
+    with live.store, live:
+        first = live.live
+        assert first.is_started
+        with live.aside():
+            assert not first.is_started
+        assert live.live.is_started
+    assert live.live is None
+
+
 def test_cells_that_were_done_are_counted_in_one_line(words, tmp_path):
     call(*words, "--methods", "source,bn1")
     text = call(*words, "--methods", "source,bn1,tent", "--json").stderr

@@ -109,7 +109,7 @@ def test_demo_prints_a_table_saves_a_report_and_speaks_json(tmp_path):
     text = call("demo", "--images", "10", "--batch-size", "10", "--out", str(tmp_path))
     assert "never reset" in text
     assert "parameters adapted" in text
-    assert "| **mean** |" in (tmp_path / "demo.md").read_text()
+    assert "| mean |" in (tmp_path / "demo.md").read_text()
     data = json.loads((tmp_path / "demo.json").read_text())
     assert len(data["summary"]["error"]) == 15
     assert data["summary"]["mean"].keys() == {"source", "bn1", "tent", "palm"}

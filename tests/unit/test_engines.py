@@ -17,6 +17,7 @@ from ctta.bench.cell import Cell
 from ctta.bench.plan import Task, from_words, tasks
 from ctta.bench.store import Store
 from ctta.engines import Local, engine
+from ctta.engines.base import longest_first
 from ctta.engines.local import THREAD_VARIABLES, share
 from ctta.engines.ray import anywhere, cell_rows
 from ctta.errors import DataError, SettingError, StoreError
@@ -172,8 +173,27 @@ def test_processes_give_the_rows_of_one_and_a_killed_worker_costs_only_its_cell(
 
     run(Local(tmp_path / "one.db", processes=1, threads=1), sound)
     two = read(tmp_path / "two.db")
+    with Store(tmp_path / "two.db", read_only=True) as store:
+        assert {record.manifest["processes"] for record in store.cells()} == {2}
     assert {task.key: two[task.key] for task in sound} == read(tmp_path / "one.db")
     assert two[brittle[0].key][1:4] == ("done", 4, 4)
+
+
+def test_workers_begin_with_the_longest_cells_and_the_manifest_says_how_many_ran_at_once(tmp_path, fake_ray):
+    cells = plan(write_model(tmp_path), "source,tent,palm,law")
+    assert [task.cell.method for task in longest_first(cells)] == ["palm", "law", "tent", "source"]
+    fake_ray()
+    events = run(engine("ray", tmp_path / "ray.db", threads=1), cells)
+    assert [event.task.cell.method for event in events if event.kind == "begun"] == [
+        "palm",
+        "law",
+        "tent",
+        "source",
+    ]
+    run(Local(tmp_path / "one.db", processes=1), cells[:1])
+    for name, at_once in (("ray.db", 2), ("one.db", 1)):
+        with Store(tmp_path / name, read_only=True) as store:
+            assert {record.manifest["processes"] for record in store.cells()} == {at_once}
 
 
 def test_engines_are_found_by_name(tmp_path):
@@ -294,7 +314,7 @@ def test_a_stopped_ray_driver_gives_its_cells_back(tmp_path, fake_ray):
     assert len(ray.cancelled) == 1
     with Store(tmp_path / "b.db") as store:
         owners = store.db.execute("SELECT label, status, owner FROM cells ORDER BY label").fetchall()
-    assert owners == [("palm", "running", None), ("source", "done", None)]
+    assert owners == [("palm", "done", None), ("source", "running", None)]  # the longest comes first
 
 
 def test_a_local_snapshot_is_no_use_to_a_ray_task_and_does_no_harm(tmp_path, fake_ray):

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 from tests.bench_kit import write_model
 
-from ctta.bench.plan import PASSES, UNKNOWN, estimate, from_words, from_yaml, passes_of, tasks
+from ctta.bench.plan import PASSES, UNKNOWN, from_words, from_yaml, passes_of, tasks
 from ctta.errors import SettingError
 
 
@@ -157,13 +157,14 @@ def test_a_file_that_is_no_grid_is_refused(text, message, tmp_path):
 
 
 def test_the_estimate_is_batches_times_the_cost_of_the_method_and_counts_forgetting(model):
-    words = {"model": model, "images": 25, "batch_size": 10, "corruptions": "contrast,brightness"}
-    assert estimate(from_words({**words, "methods": "source,tent,palm"})) == [
-        6 * PASSES[name] for name in ("source", "tent", "palm")
-    ]
+    def estimate(**words):
+        fixed = {"model": model, "images": 25, "batch_size": 10, "corruptions": "contrast,brightness"}
+        return [task.passes for task in tasks(from_words({**fixed, **words}))]
+
+    assert estimate(methods="source,tent,palm") == [6 * PASSES[name] for name in ("source", "tent", "palm")]
     # 20 clean images are two batches, under two statistics, after two domains; once where domains are mixed
-    assert estimate(from_words({**words, "methods": "source", "clean": 20})) == [6 + 2 * 2 * 2]
-    assert estimate(from_words({**words, "methods": "source", "clean": 20, "setting": "mixed"})) == [5 + 2 * 2]
+    assert estimate(methods="source", clean=20) == [6 + 2 * 2 * 2]
+    assert estimate(methods="source", clean=20, setting="mixed") == [5 + 2 * 2]
     assert passes_of("a method of one's own") == UNKNOWN
 
 

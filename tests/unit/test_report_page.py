@@ -27,10 +27,12 @@ from ctta.errors import DataError, StoreError
 from ctta.report import axes, layout, pdf
 from ctta.report.collect import collect, thin
 from ctta.report.figures import figures_of, styles_of
+from ctta.report.marks import Line
 from ctta.report.page import render, verdict
-from ctta.report.tables import Column, Table, tables_of, to_csv, to_html, to_latex, to_markdown
+from ctta.report.tables import tables_of
 from ctta.report.write import write_figures, write_page, write_tables
 
+OLDEST = ["source", "bn1", "tent", "adacontrast", "cotta", "ecotta", "sft", "dss", "law", "palm"]
 NASTY = '<b>x</b> & "y" | \\_%'
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -136,10 +138,10 @@ def test_labels_are_escaped_everywhere(store, tmp_path):
         ElementTree.parse(path)
     (board,) = collect(store)
     table = tables_of(board)[0]
-    assert r"$<$" not in to_latex(table)
-    assert r"\textbackslash{}\_\%" in to_latex(table)
-    assert r"\| \\_%" in to_markdown(table)
-    assert next(row[0] for row in csv.reader(io.StringIO(to_csv(table))) if row[0] == NASTY)
+    assert r"$<$" not in table.latex()
+    assert r"\textbackslash{}\_\%" in table.latex()
+    assert r"\| \\_%" in table.markdown()
+    assert next(row[0] for row in csv.reader(io.StringIO(table.csv())) if row[0] == NASTY)
 
 
 def test_the_comparison_is_mean_standard_deviation_and_worst_over_seeds(store):
@@ -153,15 +155,22 @@ def test_the_comparison_is_mean_standard_deviation_and_worst_over_seeds(store):
         means.append(statistics.fmean(statistics.fmean(errors) for errors in by_domain.values()))
     (board,) = collect(store)
     table = tables_of(board)[0]
-    rows = {row["method"]: row for row in csv.DictReader(io.StringIO(to_csv(table)))}
+    rows = {row["method"]: row for row in csv.DictReader(io.StringIO(table.csv()))}
     assert float(rows["palm"]["error, mean (%)"]) == pytest.approx(statistics.fmean(means))
     assert float(rows["palm"]["± std"]) == pytest.approx(statistics.stdev(means))
     assert float(rows["palm"]["worst seed"]) == pytest.approx(means[2])
     assert rows["palm"]["seeds"] == "3.0"
     assert rows["source"]["± std"] == ""
-    assert f"<b>{statistics.fmean(means):.1f}</b>" in to_html(table)
+    assert f"<b>{statistics.fmean(means):.1f}</b>" in table.html()
     assert verdict(board).startswith(f"Lowest mean error: palm with {statistics.fmean(means):.1f} ± ")
     assert "the source model without adaptation has 4" in verdict(board)
+
+
+def test_all_that_share_the_lowest_error_are_named(store):
+    for label in ("a", "b"):
+        add_cell(store, "palm", label=label, settings={"kind": label})
+    (board,) = collect(store)
+    assert verdict(board).startswith("Lowest mean error: a, b with ")
 
 
 def test_the_error_table_has_a_column_a_domain_and_marks_the_best_of_each(store):
@@ -169,21 +178,10 @@ def test_the_error_table_has_a_column_a_domain_and_marks_the_best_of_each(store)
         add_cell(store, method)
     (board,) = collect(store)
     table = tables_of(board)[1]
-    assert [column.name for column in table.columns] == [*(c.replace("_", " ") for c in CORRUPTIONS), "mean"]
-    (_, source), (_, palm) = table.texts()
-    assert all(best for _, best in palm)
+    assert table.heads == ("method", *(c.replace("_", " ") for c in CORRUPTIONS), "mean")
+    source, palm = table.written()
+    assert all(best for _, best in palm[1:])
     assert not any(best for _, best in source)
-
-
-def test_the_best_is_judged_as_printed_and_is_none_where_all_are_equal():
-    rows = (("a", (1.0, 2.04, None)), ("b", (1.01, 2.0, 5.0)), ("c", (1.02, 3.0, float("nan"))))
-    table = Table("t", "T", "", (Column("x"), Column("y"), Column("z")), rows)
-    assert [[best for _, best in cells] for _, cells in table.texts()] == [
-        [False, True, False],
-        [False, True, False],
-        [False, False, False],
-    ]
-    assert [cells[2][0] for _, cells in table.texts()] == ["–", "5.0", "–"]  # noqa: RUF001
 
 
 def test_unfinished_cells_are_listed_but_never_counted(page, full):
@@ -231,7 +229,69 @@ def test_runs_that_differ_in_one_setting_become_a_curve_and_leave_the_other_figu
     assert {"palm, alpha 0.1", "palm, temperature 1000", "palm, lam 0"} <= set(labels)
     assert len(set(labels)) == len(labels)
     assert [table.name for table in tables_of(board)] == ["comparison", "errors", "variations"]
-    assert [label for label, _ in tables_of(board)[2].rows] == [label for label in labels if ", " in label]
+    assert [row[0] for row in tables_of(board)[2].rows] == [label for label in labels if ", " in label]
+
+
+def test_variants_make_room_where_figures_could_not_hold_them_all(store):
+    for method in METHODS:
+        add_cell(store, method)
+    for k in range(2):
+        add_cell(store, "palm", label=f"variant {k}", settings={"selection": f"kind {k}"})
+    (board,) = collect(store)
+    assert len(board.headline) == 12  # all of them: there is room
+    add_cell(store, "palm", label="variant 2", settings={"selection": "kind 2"})
+    (board,) = collect(store)
+    assert [entry.label for entry in board.headline] == sorted(METHODS, key=OLDEST.index)
+    assert [entry.label for entry in board.variations] == ["variant 0", "variant 1", "variant 2"]
+
+
+def test_the_order_on_the_page_does_not_depend_on_which_cell_was_begun_first(store):
+    for setting in ("mixed", "gradual", "continual"):
+        for method in ("palm", "cotta", "source"):
+            add_cell(store, method, setting=setting)
+    boards = collect(store)
+    assert [board.facts["stream"] for board in boards] == ["continual", "gradual", "mixed"]
+    assert all([entry.method for entry in board.entries] == ["source", "cotta", "palm"] for board in boards)
+
+
+def test_a_cell_that_measures_forgetting_beside_another_gives_its_numbers_not_its_name(store):
+    add_cell(store, "bn1", label="Source (batch statistics)", clean=True)
+    add_cell(store, "bn1", label="BN-1")
+    (board,) = collect(store)
+    (entry,) = board.entries
+    assert entry.label == "BN-1"
+    assert entry.runs[0].clean
+
+
+def test_a_curve_has_its_points_inside_their_domains(store):
+    for method in ("source", "palm"):
+        add_cell(store, method, domains=("fog-5", "snow-5"), batches=1)
+    boards = collect(store)
+    figures = {figure.name: figure.draw(900.0) for figure in figures_of(boards[0], styles_of(boards))}
+    for name in ("error-over-stream", "selected-share"):
+        lines = [mark for mark in figures[name].marks if isinstance(mark, Line)]
+        (border,) = {mark.points[0][0] for mark in lines if mark.colour == "grid" and _upright(mark)} - {
+            min(mark.points[0][0] for mark in lines)
+        }
+        curve = next(
+            mark for mark in lines if mark.colour == "c0" and len(mark.points) == 2 and not _upright(mark)
+        )
+        assert curve.points[0][0] < border < curve.points[1][0]
+
+
+def _upright(line):
+    return line.points[0][0] == line.points[-1][0]
+
+
+def test_times_taken_side_by_side_are_said_to_be(store):
+    add_cell(store, "source")
+    add_cell(store, "palm")
+    boards = collect(store)
+    assert "at once" not in next(f for f in figures_of(boards[0], styles_of(boards)) if f.name == "cost").caption
+    add_cell(store, "tent", processes=4)
+    boards = collect(store)
+    caption = next(f for f in figures_of(boards[0], styles_of(boards)) if f.name == "cost").caption
+    assert "Timed while up to 4 cells ran at once." in caption
 
 
 def test_a_line_far_above_the_others_is_named_in_the_caption_instead(full, store):
@@ -311,7 +371,7 @@ def test_a_gradual_stream_is_averaged_in_three_ways_and_drawn_by_corruption(stor
         add_cell(store, method, domains=levels, setting="gradual", batches=1)
     (board,) = collect(store)
     table = tables_of(board)[0]
-    assert [column.name for column in table.columns if "severit" in column.name] == [
+    assert [head for head in table.heads if "severit" in head] == [
         "error, mean over severities (%)",
         "error at severity 5 (%)",
     ]
@@ -337,7 +397,9 @@ def test_a_mixed_stream_is_reported(store):
         )
     (board,) = collect(store)
     assert board.domains == ("fog", "snow")
-    assert tables_of(board)[1].rows[0][1] == (20.0, 30.0, 25.0)
+    assert board.short("mixed") == "mixed"
+    assert board.short("fog-5") == "fog"
+    assert tables_of(board)[1].rows[0][1:] == (20.0, 30.0, 25.0)
     parsed(render(store))
 
 

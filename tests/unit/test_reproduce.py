@@ -6,12 +6,16 @@ import sqlite3
 import pytest
 from click.testing import CliRunner
 
-from ctta.bench.experiments import Need, Options, plan, preset_for
+from ctta.bench.experiments import Need, Options, Work, plan, preset_for
 from ctta.bench.published import NAMES, experiment
 from ctta.bench.resolve import source_from
+from ctta.bench.store import Store
 from ctta.cli import cli
 from ctta.data import catalogue
 from ctta.errors import DataError, SettingError
+from ctta.report.collect import collect
+from ctta.report.figures import figures_of, styles_of
+from ctta.report.page import render
 
 MODEL = """
 import torch
@@ -37,6 +41,7 @@ def stand_in(tmp_path, empty):
     return (
         *("--model", f"{tmp_path / 'own.py'}:make", "--dataset", "embedded", "--corruptions", "fog,contrast"),
         *("--images", "4", "--batch-size", "4", "--store", str(tmp_path / "r.sqlite")),
+        *("--processes", "1", "--threads", "1"),
     )
 
 
@@ -133,6 +138,25 @@ def test_tables_1_to_3_share_their_cells_on_the_embedded_model(empty):
     assert [item.cell for item in first] == [item.cell for item in third]
 
 
+def test_cells_that_experiments_share_are_one_task_and_end_all_of_them(stand_in, tmp_path):
+    names = ("pseudo-labels", "adapted", "importance", "forgetting")
+    small = {"images": 4, "corruptions": ("fog",), "batch_size": 4}
+    work = Work([experiment(name) for name in names], Options(dataset="embedded", model=stand_in[1], **small))
+    labels = {task.cell.name: task for task in work.tasks if not task.cell.clean}
+    assert sorted(labels) == ["CoTTA", "PALM", "Pseudo-labels"]
+    assert sorted(task.cell.name for task in work.tasks if task.cell.clean) == [
+        "LAW",
+        "PALM",  # measures forgetting too: another cell
+        "Source (batch statistics)",
+    ]
+    palm = labels["PALM"].key
+    assert all(palm in work.waiting(name) for name in names[:3])
+    assert work.ended(labels["CoTTA"].key, "failed: no") == []
+    assert work.ended(palm) == ["adapted", "importance"]
+    assert work.ended(labels["Pseudo-labels"].key) == ["pseudo-labels"]
+    assert len(work.waiting("forgetting")) == 3
+
+
 def test_one_dataset_can_be_chosen_and_a_foreign_one_is_refused(empty):
     assert {item.paper for item in plan(experiment("lambda"), Options(dataset="cifar100-c"))} == {"cifar100-c"}
     with pytest.raises(SettingError, match="table2 is about cifar100-c, not cifar10-c"):
@@ -181,17 +205,28 @@ def test_what_cannot_run_is_said_with_the_command_and_no_number_of_ours(empty, t
     assert count(tmp_path / "r.sqlite", "cells") == 0
 
 
+def test_where_nothing_could_run_there_is_no_page_and_it_says_so(empty, tmp_path):
+    page = tmp_path / "page.html"
+    found = call("table1", "--store", str(tmp_path / "r.sqlite"), "--report", str(page), "--json", code=3)
+    assert json.loads(found.stdout)["report"] is None
+    assert "no cell is finished" in found.stderr
+    assert not page.exists()
+
+
 def test_no_experiment_an_unknown_one_and_weights_without_a_model_are_refused(empty, tmp_path):
     assert "Name an experiment" in call(code=2).output
     assert "--weights are those of --model" in call("table1", "--weights", "x.pt", code=2).output
-    assert "expected whole numbers" in call("table1", "--seeds", "one", code=2).output
+    store = ("--store", str(tmp_path / "r.sqlite"))
+    assert "over the store" in call("table1", *store, "--report", str(tmp_path / "r.sqlite"), code=2).output
+    with pytest.raises(SettingError, match="expected `seeds` to be whole numbers"):
+        call("table1", "--seeds", "one")
     with pytest.raises(SettingError, match="There is no experiment `tabel1`"):
         call("tabel1")
 
 
 def test_an_experiment_runs_continues_and_is_saved_beside_the_store(stand_in, tmp_path):
     store = tmp_path / "r.sqlite"
-    first = json.loads(call("pseudo-labels", *stand_in, "--seeds", "0,1", "--json", code=None).stdout)
+    first = json.loads(call("pseudo-labels", *stand_in, "--seeds", "0-1", "--json").stdout)
     rows = count(store, "batches")
     found = first["experiments"][0]
     assert "own.py:make on embedded images, not the paper's; a slice: 4 images per domain" in found["title"]
@@ -204,31 +239,94 @@ def test_an_experiment_runs_continues_and_is_saved_beside_the_store(stand_in, tm
     assert std >= 0
     assert (paper, difference) == (15.5, pytest.approx(ours - 15.5))
     assert len(found["cells"]["embedded / PALM"]) == 2
-    again = json.loads(call("pseudo-labels", *stand_in, "--seeds", "0,1", "--json", code=None).stdout)
-    assert again == first
+    again = call("pseudo-labels", *stand_in, "--seeds", "0,1", "--json")
+    assert json.loads(again.stdout) == first
+    assert again.stderr == "4 of 4 cells were done before\n"
     assert count(store, "batches") == rows
     saved = {path.suffix for path in (tmp_path / "r.tables").iterdir()}
     assert saved == {".md", ".tex", ".csv"}
     assert all("4-images" in path.name for path in (tmp_path / "r.tables").iterdir())
 
 
+@pytest.mark.timeout(600)
 def test_all_runs_from_end_to_end_without_a_person(stand_in, tmp_path):
-    result = call("all", *stand_in, "--json", code=None)
+    result = call("all", *stand_in, "--report", str(tmp_path / "page.html"), "--json")
     found = {item["experiment"]: item for item in json.loads(result.stdout)["experiments"]}
     assert tuple(found) == NAMES
     for name, item in found.items():
         assert "not the paper's; a slice: 4 images per domain" in item["title"]
         for table in item["tables"]:
             assert "not the paper's" in table["title"]
-        for missing in item["not_run"]:  # only what this build has no code for
-            assert "There is no method" in missing["reason"] or "no setting" in missing["reason"], missing
+        assert item["not_run"] == []
         assert (tmp_path / "r.tables" / f"{name}.embedded.own-py-make.4-images.2-corruptions.batch-4.md").is_file()
-    assert result.exit_code == (1 if any(item["not_run"] for item in found.values()) else 0)
-    for name in ("table1", "gtta", "adapted", "lambda", "temperature", "alpha", "forgetting", "mixed"):
-        done = [line for line in found[name]["tables"][0]["rows"] if line[2] != "not run"]
-        assert done, name
+        assert not any("not run" in line for table in item["tables"] for line in table["rows"]), name
     assert found["importance"]["tables"][0]["rows"][0][0] == "conv1"
     assert any("Selected share" in note for note in found["temperature"]["tables"][0]["notes"])
     assert len(json.loads(result.stdout)["experiments"][0]["tables"]) == 3
-    assert "table1: PALM on embedded, seed 0: error" in result.stderr
-    assert "table2: PALM on embedded, seed 0: done before" in result.stderr
+    once = [line for line in result.stderr.splitlines() if " PALM on embedded (continual)," in line]
+    assert len(once) == 1  # eleven experiments have that row
+    assert sum("PALM" in row for item in found.values() for row in item["cells"]) >= 11
+    assert count(tmp_path / "r.sqlite", "cells") == len(result.stderr.splitlines())
+    with Store(tmp_path / "r.sqlite", read_only=True) as store:
+        assert (tmp_path / "page.html").read_text() == render(store)
+        boards = collect(store)
+        drawn = [[figure.name for figure in figures_of(board, styles_of(boards))] for board in boards]
+    assert [board.facts["stream"] for board in boards] == ["continual", "gradual", "mixed"]
+    everywhere = {"error-per-corruption", "error-over-stream", "selected-share", "cost", "calibration"}
+    assert everywhere <= set(drawn[0]) & set(drawn[1]) & set(drawn[2])
+    assert set(drawn[0]) - everywhere == {
+        *("palm-temperature", "palm-alpha", "palm-lam", "importance-fog", "importance-contrast"),
+        *("forgetting-batch", "forgetting-source"),
+    }
+    assert "importance-mixed" in drawn[2]
+    # the methods are compared with one another, whatever else was tried
+    assert [entry.label for entry in boards[0].headline] == [
+        *("Source", "BN-1", "Tent (cont.)", "AdaContrast", "CoTTA", "EcoTTA", "SFT (cont.)", "DSS", "LAW", "PALM")
+    ]
+    assert {"Pseudo-labels", "LARS, rate kappa, kept", "alpha = 0"} <= {e.label for e in boards[0].variations}
+
+
+def test_tables_are_printed_and_saved_when_their_experiment_is_complete(stand_in, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr("ctta.bench.tables.Table.show", lambda table, _: shown.append((table.name, finished())))
+
+    def finished():
+        db = sqlite3.connect(tmp_path / "r.sqlite")
+        try:
+            return {label for (label,) in db.execute("SELECT label FROM cells WHERE status = 'done'")}
+        finally:
+            db.close()
+
+    call("importance", "pseudo-labels", *stand_in)
+    assert shown == [("importance-embedded", {"PALM"}), ("pseudo-labels", {"PALM", "Pseudo-labels"})]
+
+
+def test_a_failed_cell_ends_in_exit_code_1_and_the_others_are_in_the_table(stand_in, tmp_path):
+    text = MODEL.replace("from ctta.models import build", "from torch import nn").replace(
+        'build("wrn-10-1")', "nn.Sequential(nn.AvgPool2d(32), nn.Flatten(), nn.Linear(3, 10))"
+    )
+    (tmp_path / "own.py").write_text(text)  # no norm layer and no convolution for PALM to adapt
+    found = json.loads(call("adapted", *stand_in, "--json", code=1).stdout)["experiments"][0]
+    (missing,) = found["not_run"]
+    assert (missing["label"], missing["failed"]) == ("PALM", True)
+    assert missing["reason"].startswith("failed: UnsupportedModelError: ")
+    rows = {line[1]: line[2] for line in found["tables"][0]["rows"]}
+    assert rows["PALM"] == "not run"
+    assert rows["CoTTA"] > 0
+    assert any(missing["reason"] in note for note in found["tables"][0]["notes"])
+
+
+def test_a_model_that_cannot_be_made_fails_every_row_with_its_own_words(stand_in, tmp_path):
+    (tmp_path / "own.py").write_text("def make():\n    raise ZeroDivisionError('in own code')\n")
+    found = json.loads(call("pseudo-labels", *stand_in, "--json", code=1).stdout)["experiments"][0]
+    assert {item["reason"] for item in found["not_run"]} == {"failed: ZeroDivisionError: in own code"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # two processes import torch, on a machine that may be busy
+def test_two_processes_give_the_numbers_of_one(stand_in, tmp_path):
+    words = ("pseudo-labels", "importance", "forgetting", *stand_in)
+    one = json.loads(call(*words, "--json").stdout)["experiments"]
+    two = call(*words, "--json", "--processes", "2", "--store", str(tmp_path / "two.sqlite"))
+    assert json.loads(two.stdout)["experiments"] == one
+    assert len(two.stderr.splitlines()) == count(tmp_path / "two.sqlite", "cells") == 5

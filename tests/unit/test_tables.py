@@ -7,15 +7,17 @@ import pytest
 from rich.console import Console
 
 from ctta.bench import tables
+from ctta.bench.seeds import spread_of
 from ctta.bench.store import CellRecord
 from ctta.bench.summary import Summary
-from ctta.bench.tables import Difference, Entry, Table, over_seeds
+from ctta.bench.tables import Entry
+from ctta.tables import Column, Difference, Table, columns
 
 
 def run(mean=20.0, **facts):
     """A finished cell in numbers, made by hand."""
-    settings = {"eta": facts.pop("eta", 1.0)}
-    record = CellRecord("key", "label", "done", {"settings": settings}, 1, 1, None, 0.0, 1.0)
+    manifest = {"settings": {"eta": facts.pop("eta", 1.0)}, "processes": facts.pop("processes", 1)}
+    record = CellRecord("key", "label", "done", manifest, 1, 1, None, 0.0, 1.0)
     values = {
         "record": record,
         "visits": (),
@@ -40,13 +42,13 @@ def run(mean=20.0, **facts):
 
 
 def column(table, name):
-    return [entry[table.columns.index(name)] for entry in table.rows]
+    return [entry[table.heads.index(name)] for entry in table.rows]
 
 
 SMALL = Table(
     "small",
     "Error (%) of a_b & c",
-    ("method", "ours", "paper", "difference"),
+    columns(("method", "ours", "paper", "difference")),
     (("PALM | x", 15.4375, 15.5, Difference(-0.0625)), ("T_1 & 50%", "not run", 20.0, None)),
     ("needs a_file",),
 )
@@ -59,7 +61,7 @@ def test_markdown_has_a_rule_aligned_numbers_and_escaped_bars():
         "| method | ours | paper | difference |",
         "| --- | ---: | ---: | ---: |",
         "| PALM \\| x | 15.4 | 15.5 | -0.1 |",
-        "| T_1 & 50% | not run | 20.0 | - |",
+        "| T_1 & 50% | not run | 20.0 | – |",  # noqa: RUF001
     ]
     assert "- needs a_file" in lines
 
@@ -68,7 +70,7 @@ def test_latex_uses_booktabs_and_escapes_what_latex_would_read():
     text = SMALL.latex()
     for word in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lrrr}", r"a\_b \& c"):
         assert word in text
-    assert r"T\_1 \& 50\% & not run & 20.0 & - \\" in text
+    assert r"T\_1 \& 50\% & not run & 20.0 & -- \\" in text
     assert text.count(r"\begin{") == text.count(r"\end{") == 2
 
 
@@ -81,7 +83,7 @@ def test_csv_keeps_numbers_in_full_and_leaves_absent_ones_empty():
 
 def test_text_shows_title_rows_and_notes_without_reading_markup():
     console = Console(width=120, file=io.StringIO())
-    Table("t", "A [slice]", ("m", "n"), (("[bold]x", 1.25),), ("see [here]",)).show(console)
+    Table("t", "A [slice]", columns(("m", "n")), (("[bold]x", 1.25),), ("see [here]",)).show(console)
     for word in ("A [slice]", "[bold]x", "1.2", "see [here]"):
         assert word in console.file.getvalue()
 
@@ -90,35 +92,61 @@ def test_on_a_narrow_terminal_no_row_is_cut_and_no_note_is_broken():
     console = Console(width=20, file=io.StringIO())
     numbers = tuple(float(k) for k in range(20))
     note = "not run: needs weights, get them with: ctta data get wrn-28-10"
-    Table("t", "T", ("method", *"abcdefghijklmnopqrst"), (("PALM", *numbers),), (note,)).show(console)
+    Table("t", "T", columns(("method", *"abcdefghijklmnopqrst")), (("PALM", *numbers),), (note,)).show(console)
     lines = console.file.getvalue().splitlines()
     assert any(all(f"{number:.1f}" in line for number in numbers) for line in lines)
     assert any(note in line for line in lines)
 
 
 def test_a_difference_is_written_with_its_sign_and_an_absent_number_as_a_dash():
-    assert [SMALL.write(v) for v in (Difference(0.26), Difference(-3), 2.25, 7, "x", None)] == [
-        "+0.3",
-        "-3.0",
-        "2.2",
-        "7",
-        "x",
-        "-",
+    values = (Difference(0.26), Difference(-3), 2.25, 1234.5, 7, "x", None, float("nan"))
+    table = Table("t", "T", columns(("value",)), tuple((value,) for value in values))
+    texts = [text for ((text, _),) in table.written()]
+    assert texts == ["+0.3", "-3.0", "2.2", "1,234.5", "7", "x", "–", "–"]  # noqa: RUF001
+    assert table.csv().splitlines()[1:] == ["0.26", "-3.0", "2.25", "1234.5", "7", "x", '""', '""']
+
+
+def test_the_best_is_judged_as_printed_and_is_none_where_all_are_equal():
+    rows = (("a", 1.0, 2.04, None, 3.0), ("b", 1.01, 2.0, 5.0, 4.0), ("c", 1.02, 3.0, float("nan"), 5.0))
+    heads = (Column("method"), *(Column(name, least=True) for name in "xyz"), Column("w"))
+    table = Table("t", "T", heads, rows)
+    assert [[best for _, best in row] for row in table.written()] == [
+        [False, False, True, False, False],
+        [False, False, True, False, False],
+        [False, False, False, False, False],
     ]
+    assert "| a | 1.0 | **2.0** |" in table.markdown()
+    assert r"a & 1.0 & \textbf{2.0} & -- &" in table.latex()
+    assert '<th scope="row">a</th><td>1.0</td><td><b>2.0</b></td>' in table.html()
+
+
+def test_the_best_of_numbers_above_a_thousand_is_the_least_number_not_the_first_word():
+    table = Table("t", "T", (Column("m"), Column("ms", 0, least=True)), (("a", 1040.0), ("b", 999.0)))
+    assert [row[1] for row in table.written()] == [("1,040", False), ("999", True)]
+
+
+def test_html_escapes_every_word_and_lets_long_names_take_several_lines():
+    text = Table(
+        "t", "<T>", columns(("<m>", "n")), (("<b>x</b>", "&"), ("a name of many letters, too many", 1.0))
+    ).html()
+    assert "<b>" not in text
+    assert "&lt;b&gt;x&lt;/b&gt;" in text
+    assert "<td>&amp;</td>" in text
+    assert 'aria-label="&lt;T&gt;"' in text
+    assert text.count('class="long"') == 1
 
 
 def test_a_row_of_the_wrong_length_is_refused():
     with pytest.raises(ValueError, match="Expected 2 entries"):
-        Table("t", "t", ("a", "b"), (("x",),))
+        Table("t", "t", columns(("a", "b")), (("x",),))
 
 
 def test_over_seeds_is_mean_sample_deviation_and_worst():
-    spread = over_seeds([10.0, 12.0, 17.0])
+    spread = spread_of([10.0, 12.0, 17.0])
     assert (spread.mean, spread.worst) == (13.0, 17.0)
     assert spread.std == pytest.approx(3.605551275)
-    assert over_seeds([90.0, 80.0], min).worst == 80.0
-    assert over_seeds([5.0]).std is None
-    assert over_seeds([]) is None
+    assert spread_of([90.0, 80.0], min).worst == 80.0
+    assert spread_of([5.0]).std is None
 
 
 def test_means_stand_beside_the_papers_with_the_difference():
@@ -128,7 +156,7 @@ def test_means_stand_beside_the_papers_with_the_difference():
         Entry("cifar10-c", "Mine", (run(18.0),)),
     ]
     table = tables.means("t", "T", entries)
-    assert table.columns == ("dataset", "method", "ours", "paper", "difference")
+    assert table.heads == ("dataset", "method", "ours", "paper", "difference")
     assert table.rows == (
         ("cifar10-c", "PALM", 15.0, 15.5, -0.5),
         ("cifar10-c", "LAW", "not run", 17.2, None),
@@ -138,7 +166,7 @@ def test_means_stand_beside_the_papers_with_the_difference():
 
 def test_without_any_published_number_there_are_no_columns_for_them():
     table = tables.sweep("t", "T", [Entry("d", "T = 1", (run(18.0),))])
-    assert table.columns == ("dataset", "method", "ours", "selected")
+    assert table.heads == ("dataset", "method", "ours", "selected")
 
 
 def test_several_seeds_add_standard_deviation_and_worst():
@@ -154,7 +182,7 @@ def test_errors_per_corruption_come_in_three_lines_and_without_the_paper_in_one(
         Entry("d", "Mine", (run(),)),
     ]
     table = tables.corruptions("t", "T", entries, ("fog", "contrast"))
-    assert table.columns == ("method", "", "fog", "contrast", "mean")
+    assert table.heads == ("method", "", "fog", "contrast", "mean")
     assert table.rows == (
         ("PALM", "ours", 16.0, 26.0, 21.0),
         ("PALM", "paper", 12.0, None, 15.0),
@@ -210,12 +238,21 @@ def test_cost_is_compared_in_units_of_the_reference():
     assert column(table, "memory (MB)") == [None, 500.0, 500.0]
 
 
+def test_cost_says_so_where_cells_were_timed_side_by_side():
+    alone, shared = Entry("d", "PALM", (run(),)), Entry("d", "LAW", (run(), run(processes=2)))
+    assert tables.cost("t", "T", [alone], notes=["a note"]).notes == ("a note",)
+    first, *others = tables.cost("t", "T", [alone, shared], notes=["a note"]).notes
+    assert "up to 2 cells ran at once" in first
+    assert "--processes 1" in first
+    assert others == ["a note"]
+
+
 def test_importance_shows_the_chosen_domains_or_all_where_none_of_them_was_met():
     entry = Entry("d", "PALM", (run(), run(importance={"fog-5": {"block1": 0.7, "block2": 0.1}})))
     table = tables.importance("t", "T", entry, ("fog",))
-    assert table.columns == ("block", "fog-5")
+    assert table.heads == ("block", "fog-5")
     assert table.rows == (("block1", pytest.approx(0.6)), ("block2", pytest.approx(0.1)))
-    assert tables.importance("t", "T", entry, ("frost",)).columns == ("block", "fog-5", "snow-5")
+    assert tables.importance("t", "T", entry, ("frost",)).heads == ("block", "fog-5", "snow-5")
 
 
 @pytest.mark.parametrize(

@@ -7,24 +7,25 @@ images) gets one, and then every title says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ctta.bench import tables
 from ctta.bench.cell import Cell
+from ctta.bench.plan import Task, task_of
 from ctta.bench.published import Benchmark, Experiment, Line
 from ctta.bench.resolve import clean_images
-from ctta.bench.runner import Watch, run_cell
 from ctta.bench.store import Store
 from ctta.bench.summary import summarise
-from ctta.bench.tables import Entry, Table
+from ctta.bench.tables import Entry
 from ctta.corruptions import CORRUPTIONS
 from ctta.data import MissingError, cache_folder, catalogue, domains
 from ctta.data.get import present
-from ctta.errors import CttaError, DataError, SettingError
-from ctta.methods import list_methods
+from ctta.errors import DataError, SettingError
+from ctta.methods import find
+from ctta.tables import Table
 
 EMBEDDED = "embedded"
 SUBSTITUTE_BATCH = 200
@@ -226,8 +227,7 @@ def _cell(
 
 def preset_for(method: str, data: str) -> str:
     """Preset of a method for a dataset; one without a preset `embedded` is run with that of CIFAR-10-C."""
-    presets = next((entry.presets for entry in list_methods() if entry.name == method), {})
-    return "cifar10-c" if data == EMBEDDED and EMBEDDED not in presets else data
+    return "cifar10-c" if data == EMBEDDED and EMBEDDED not in find(method).presets else data
 
 
 # ---------------------------------------------------------------- what must be there
@@ -280,45 +280,50 @@ def _missing_clean(dataset: str) -> list[Need]:
 # ---------------------------------------------------------------- running
 
 
-def run_cells(
-    cells: Sequence[Cell],
-    store: Store,
-    watch: Watch | None = None,
-    ended: Callable[[Cell, Outcome], None] | None = None,
-) -> list[Outcome]:
-    """Run cells one after another into a store; what is done already is not run again."""
-    outcomes = []
-    for cell in cells:
+class Work:
+    """The cells of several experiments, each of them once, and what has become of them."""
+
+    def __init__(self, experiments: Sequence[Experiment], options: Options) -> None:
+        self.options = options
+        self.experiments = {experiment.name: experiment for experiment in experiments}
+        self._tasks: dict[str, Task] = {}
+        self._outcomes: dict[str, Outcome] = {}  # by key
+        self._rows = {
+            experiment.name: [(item, self._enter(item)) for item in plan(experiment, options)]
+            for experiment in experiments
+        }
+
+    def _enter(self, item: Planned) -> str | Outcome:
+        """Return the key of a cell that is to run, or why it cannot."""
+        if item.needs:
+            return Outcome(None, "not run: " + "; ".join(map(str, item.needs)))
         try:
-            key = run_cell(cell, store, watch=watch)
-        except CttaError as error:
-            outcome = Outcome(None, f"failed: {error}", failed=True)
-        else:
-            busy = "in work in another process: run the same command again when it is done"
-            outcome = Outcome(key) if key else Outcome(None, busy)
-        outcomes.append(outcome)
-        if ended is not None:
-            ended(cell, outcome)
-    return outcomes
+            task = task_of(item.cell)
+        except Exception as error:  # noqa: BLE001 - the user's model may raise anything, and other cells can run
+            return Outcome(None, f"failed: {type(error).__name__}: {error}", failed=True)
+        self._tasks.setdefault(task.key, task)
+        return task.key
 
+    @property
+    def tasks(self) -> list[Task]:
+        """What there is to run, in the order of the experiments."""
+        return list(self._tasks.values())
 
-def reproduce(
-    experiment: Experiment,
-    options: Options,
-    store: Store,
-    watch: Watch | None = None,
-    ended: Callable[[Cell, Outcome], None] | None = None,
-) -> Reproduction:
-    """Run what can be run of an experiment, or what is left of it, and make its tables."""
-    planned = plan(experiment, options)
-    runnable = [item.cell for item in planned if not item.needs]
-    finished = iter(run_cells(runnable, store, watch, ended))
-    outcomes = [Outcome(None, _reason(item)) if item.needs else next(finished) for item in planned]
-    return _reproduction(experiment, options, store, planned, outcomes)
+    def waiting(self, name: str) -> set[str]:
+        """Keys of the cells an experiment still waits for."""
+        return {end for _, end in self._rows[name] if isinstance(end, str)} - self._outcomes.keys()
 
+    def ended(self, key: str, problem: str = "") -> list[str]:
+        """Take note that a cell is done, or of its problem; returns the experiments it was the last one of."""
+        waited = [name for name in self.experiments if key in self.waiting(name)]
+        self._outcomes[key] = Outcome(None, problem, failed=True) if problem else Outcome(key)
+        return [name for name in waited if not self.waiting(name)]
 
-def _reason(item: Planned) -> str:
-    return "not run: " + "; ".join(map(str, item.needs))
+    def reproduction(self, name: str, store: Store) -> Reproduction:
+        """Make the tables of an experiment whose cells have ended."""
+        planned = [item for item, _ in self._rows[name]]
+        ends = [self._outcomes[end] if isinstance(end, str) else end for _, end in self._rows[name]]
+        return _reproduction(self.experiments[name], self.options, store, planned, ends)
 
 
 # ---------------------------------------------------------------- from cells to tables

@@ -85,19 +85,19 @@ def tasks(cells: Iterable[Cell]) -> list[Task]:
     """Load what the cells need and give them their keys; a cell that is another one in other words is left out."""
     found: dict[str, Task] = {}
     for cell in cells:
-        ready = prepare(cell)
-        batches = len(ready.stream)
-        visits = 1 + sum(a != b for a, b in itertools.pairwise(ready.stream.domain_of[ready.stream.bounds[:-1]]))
-        # forgetting: two passes over the clean images after every domain
-        clean = 2 * math.ceil(cell.clean / cell.batch_size) * (1 if ready.stream.name == "mixed" else visits)
-        task = Task(cell, ready.key, batches, ready.stream.samples, batches * passes_of(cell.method) + clean)
-        found.setdefault(ready.key, task)
+        task = task_of(cell)
+        found.setdefault(task.key, task)
     return list(found.values())
 
 
-def estimate(cells: Iterable[Cell]) -> list[float]:
-    """Cost of every cell in forward passes of a batch."""
-    return [task.passes for cell in cells for task in tasks([cell])]
+def task_of(cell: Cell) -> Task:
+    """Load what a cell needs, and give it its key, size and cost."""
+    ready = prepare(cell)
+    batches = len(ready.stream)
+    visits = 1 + sum(a != b for a, b in itertools.pairwise(ready.stream.domain_of[ready.stream.bounds[:-1]]))
+    # forgetting: two passes over the clean images after every domain
+    clean = 2 * math.ceil(cell.clean / cell.batch_size) * (1 if ready.stream.name == "mixed" else visits)
+    return Task(cell, ready.key, batches, ready.stream.samples, batches * passes_of(cell.method) + clean)
 
 
 def passes_of(method: str) -> float:
@@ -124,7 +124,7 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid") -> list[Cell]:
     >>> [(cell.method, cell.seed) for cell in from_words({"methods": "source,bn1", "seeds": "0-1"})]
     [('source', 0), ('bn1', 0), ('source', 1), ('bn1', 1)]
     """
-    read = {name: value for name, value in _checked(words, owner).items() if value is not None}
+    read = {name: value for name, value in read_words(words, owner).items() if value is not None}
     for file in read.get("import", ()):
         names_in(Path(file))
     weights = read.get("weights")
@@ -322,7 +322,7 @@ def _value(value: Any) -> Any:
 
 
 def _fail(wrong: bool) -> None:
-    """Stop reading a value that is wrong; `_checked` says which and what was expected."""
+    """Stop reading a value that is wrong; `read_words` says which and what was expected."""
     if wrong:
         raise _WrongError
 
@@ -354,7 +354,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
 """Keys of a grid: how each is read, and what it accepts in words."""
 
 
-def _checked(words: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def read_words(words: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Read every value by its key, with an error that names the key."""
     out: dict[str, Any] = {}
     for word, value in words.items():

@@ -35,16 +35,19 @@ def run_cell(
     *,
     watch: Watch | None = None,
     snapshot_seconds: float = SNAPSHOT_SECONDS,
+    processes: int = 1,
 ) -> str | None:
     """Run one cell to its end, or what is left of it; returns its key, or None if another runner has it.
 
-    `snapshot_seconds`: least time between two snapshots, 0 for one after every batch.
+    `snapshot_seconds`: least time between two snapshots, 0 for one after every batch. `processes`: how many cells
+    run at once, this one among them; the manifest says so, for the times of its rows depend on it.
 
     Rows are bit-identical to those of an uninterrupted run, times and memory aside. An error is noted in the
     store and raised; the rows before it stay, and the cell can be run again.
     """
     ready = prepare(cell)
-    claim = store.claim(ready.key, cell.name, ready.manifest, len(ready.stream))
+    manifest = {**ready.manifest, "processes": processes}
+    claim = store.claim(ready.key, cell.name, manifest, len(ready.stream))
     if claim is None:
         return ready.key if store.cell(ready.key).status == "done" else None
     try:

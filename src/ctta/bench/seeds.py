@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ctta.bench.cell import Cell
 from ctta.bench.summary import Summary
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds; `std` (n - 1 in the denominator) is None for a single one."""
+
+    mean: float
+    std: float | None
+    worst: float
+
+
+def spread_of(values: Sequence[float], worst: Callable[[Sequence[float]], float] = max) -> Spread:
+    """Mean, standard deviation and worst of one number a seed.
+
+    >>> spread_of([15.0, 17.0])
+    Spread(mean=16.0, std=1.4142135623730951, worst=17.0)
+    """
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.fmean(values), std, worst(values))
 
 
 @dataclass(frozen=True)
@@ -25,7 +44,7 @@ class Line:
     """Error of every domain, mean over seeds."""
     mean: float
     std: float | None
-    """Standard deviation over seeds of the mean error (n - 1 in the denominator); None for one seed."""
+    """Standard deviation over seeds of the mean error; None for one seed."""
     worst: float
     """Highest mean error of a seed."""
     passes: float | None
@@ -49,7 +68,7 @@ def over_seeds(found: Iterable[tuple[Cell, Summary]]) -> list[Line]:
 def _line(group: list[tuple[Cell, Summary]]) -> Line:
     first = group[0][0]
     summaries = [summary for _, summary in group]
-    means = [summary.mean for summary in summaries]
+    mean = spread_of([summary.mean for summary in summaries])
     passes = [summary.passes for summary in summaries if summary.passes is not None]
     return Line(
         label=first.name,
@@ -59,9 +78,9 @@ def _line(group: list[tuple[Cell, Summary]]) -> Line:
         seeds=tuple(cell.seed for cell, _ in group),
         keys=tuple(summary.record.key for summary in summaries),
         error={name: statistics.fmean(s.error[name] for s in summaries) for name in summaries[0].error},
-        mean=statistics.fmean(means),
-        std=statistics.stdev(means) if len(means) > 1 else None,
-        worst=max(means),
+        mean=mean.mean,
+        std=mean.std,
+        worst=mean.worst,
         passes=statistics.fmean(passes) if passes else None,
         selected=statistics.fmean(summary.selected for summary in summaries),
         skipped=sum(summary.skipped for summary in summaries),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -98,6 +98,21 @@ def summarise(store: Store, record: CellRecord, rows: Sequence[BatchRow] | None 
         skipped=sum(row.skipped for row in rows),
         clean_error=_clean(store.domains(record.key)),
     )
+
+
+def corruption_of(domain: str) -> str:
+    """Name of a domain without its severity, where it has one.
+
+    >>> corruption_of("glass_blur-5"), corruption_of("mixed")
+    ('glass_blur', 'mixed')
+    """
+    name, _, severity = domain.rpartition("-")
+    return name if severity.isdigit() else domain
+
+
+def cells_at_once(runs: Iterable[Summary]) -> int:
+    """How many cells ran at once, at the most, while these were timed."""
+    return max((int(run.record.manifest.get("processes", 1)) for run in runs), default=1)
 
 
 def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:

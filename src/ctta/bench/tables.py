@@ -1,148 +1,19 @@
-"""Tables of results: one small type that can be text, Markdown, LaTeX or CSV, and the tables made of summaries.
+"""The tables of `ctta reproduce`, made of summaries.
 
 Numbers are ours, mean over the seeds; where the paper has a number it stands beside ours with the difference.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from ctta.bench.summary import Summary
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-Value = str | float | int | None
-"""An entry: None is a number that is not there."""
-
-
-class Difference(float):
-    """Ours minus the paper's; written with its sign."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under columns. The first columns are words, the others numbers with `digits` places."""
-
-    name: str
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    notes: tuple[str, ...] = ()
-    digits: int = 1
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"Expected {len(self.columns)} entries in a row of {self.name}, but got {row}.")
-
-    def write(self, value: Value) -> str:
-        """Return an entry as people read it."""
-        if isinstance(value, Difference):
-            return f"{value:+.{self.digits}f}"
-        if isinstance(value, float):
-            return f"{value:.{self.digits}f}"
-        return "-" if value is None else str(value)
-
-    @property
-    def written(self) -> list[list[str]]:
-        """All rows as people read them."""
-        return [[self.write(value) for value in row] for row in self.rows]
-
-    def show(self, console: Console) -> None:
-        """Write title, rows and notes to a terminal; wide rows and the commands in notes are left in one piece."""
-        from rich.text import Text
-
-        grid = self.grid()
-        grid.width = console.measure(grid, options=console.options.update(width=1000)).maximum
-        console.print(Text(self.title, style="bold"), soft_wrap=True)
-        console.print(grid, crop=False)
-        for note in self.notes:
-            console.print(Text(f"- {note}"), soft_wrap=True)
-        console.print()
-
-    def grid(self) -> RichTable:
-        """Return the rows alone for a terminal."""
-        from rich import box
-        from rich.markup import escape
-        from rich.table import Table as RichTable
-
-        out = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-        for place, column in enumerate(self.columns):
-            out.add_column(escape(column), justify="left" if self._words(place) else "right", no_wrap=True)
-        for row in self.written:
-            out.add_row(*(escape(entry) for entry in row))
-        return out
-
-    def markdown(self) -> str:
-        """Return the table as Markdown with its title and notes."""
-        rules = ["---" if self._words(place) else "---:" for place in range(len(self.columns))]
-        lines = [self.columns, rules, *self.written]
-        body = ["| " + " | ".join(entry.replace("|", "\\|") for entry in line) + " |" for line in lines]
-        return "\n".join([f"### {self.title}", "", *body, "", *(f"- {note}" for note in self.notes), ""])
-
-    def latex(self) -> str:
-        """Return the table as LaTeX for the package booktabs."""
-        spec = "".join("l" if self._words(place) else "r" for place in range(len(self.columns)))
-        lines = [" & ".join(_tex(entry) for entry in row) + r" \\" for row in self.written]
-        notes = [rf"{{\footnotesize {_tex(note)}\par}}" for note in self.notes]
-        return "\n".join(
-            [
-                r"\begin{table}",
-                r"\centering",
-                rf"\caption{{{_tex(self.title)}}}",
-                rf"\begin{{tabular}}{{{spec}}}",
-                r"\toprule",
-                " & ".join(_tex(column) for column in self.columns) + r" \\",
-                r"\midrule",
-                *lines,
-                r"\bottomrule",
-                r"\end{tabular}",
-                *notes,
-                r"\end{table}",
-                "",
-            ]
-        )
-
-    def csv(self) -> str:
-        """Return columns and rows, numbers in full; a number that is not there is an empty field."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.columns)
-        for row in self.rows:
-            writer.writerow(["" if v is None else float(v) if isinstance(v, float) else v for v in row])
-        return out.getvalue()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain JSON-ready data."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "columns": list(self.columns),
-            "rows": [list(row) for row in self.rows],
-            "notes": list(self.notes),
-        }
-
-    def _words(self, place: int) -> bool:
-        """Whether a column holds words only."""
-        return all(isinstance(row[place], str) for row in self.rows)
-
-
-_TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
-    sign: f"\\{sign}" for sign in "&%$#_{}"
-}
-
-
-def _tex(text: str) -> str:
-    return "".join(_TEX.get(sign, sign) for sign in text)
+from ctta.bench.seeds import Spread, spread_of
+from ctta.bench.summary import Summary, cells_at_once, corruption_of
+from ctta.tables import Difference, Table, Value, columns
 
 
 @dataclass(frozen=True)
@@ -153,27 +24,6 @@ class Entry:
     label: str
     runs: tuple[Summary, ...] = ()
     published: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A number over seeds; `std` (of a sample) is None for a single one."""
-
-    mean: float
-    std: float | None
-    worst: float
-
-
-def over_seeds(values: Sequence[float], worst: Callable[[Sequence[float]], float] = max) -> Spread | None:
-    """Mean, standard deviation and worst of one number a seed; None without any.
-
-    >>> over_seeds([15.0, 17.0])
-    Spread(mean=16.0, std=1.4142135623730951, worst=17.0)
-    """
-    if not values:
-        return None
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.fmean(values), std, worst(values))
 
 
 Number = Callable[[Summary], float]
@@ -278,8 +128,8 @@ def _beside(
             row.append(found.mean if found else None)
         rows.append(tuple(row))
     beside = ("paper", "difference") if published else ()
-    columns = ("dataset", "method", "ours", *spread, *beside, *(more or {}))
-    return Table(name, title, columns, tuple(rows), tuple(notes), digits)
+    heads = ("dataset", "method", "ours", *spread, *beside, *(more or {}))
+    return Table(name, title, columns(heads, digits), tuple(rows), tuple(notes))
 
 
 def corruptions(
@@ -295,7 +145,7 @@ def corruptions(
             rows.append((entry.label, "paper", *paper))
             rows.append((entry.label, "difference", *map(_difference, ours, paper)))
     heads = [name.partition("_")[0] for name in names]
-    return Table(name, title, ("method", "", *heads, "mean"), tuple(rows), tuple(notes))
+    return Table(name, title, columns(("method", "", *heads, "mean")), tuple(rows), tuple(notes))
 
 
 def calibration(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
@@ -332,8 +182,20 @@ def cost(name: str, title: str, entries: Sequence[Entry], reference: str = "", n
             )
         )
     to = f"time / {reference}'s" if reference else "relative time"
-    columns = ("dataset", "method", "s (median)", "p95", "p99", "forward passes", "memory (MB)", "paper (s)")
-    return Table(name, title, (*columns, to, f"paper {to}", "difference"), tuple(rows), tuple(notes), digits=2)
+    heads = ("dataset", "method", "s (median)", "p95", "p99", "forward passes", "memory (MB)", "paper (s)")
+    made = columns((*heads, to, f"paper {to}", "difference"), digits=2)
+    return Table(name, title, made, tuple(rows), (*shared_cores_note(entries), *notes))
+
+
+def shared_cores_note(entries: Sequence[Entry]) -> list[str]:
+    """Say so where times were taken while other cells ran on the same machine."""
+    most = cells_at_once(run for entry in entries for run in entry.runs)
+    if most == 1:
+        return []
+    return [
+        f"Timed while up to {most} cells ran at once, which share memory and caches; the cleanest times come from "
+        "--processes 1 and a new --store (finished cells are not run again)."
+    ]
 
 
 def importance(
@@ -342,7 +204,7 @@ def importance(
     """Importance of every block in chosen corruptions (all, if none of them was met)."""
     found: dict[str, dict[str, list[float]]] = {}
     met = [d for run in entry.runs for d in run.importance]
-    wanted = [d for d in dict.fromkeys(met) if d.rpartition("-")[0] in domains] or list(dict.fromkeys(met))
+    wanted = [d for d in dict.fromkeys(met) if corruption_of(d) in domains] or list(dict.fromkeys(met))
     for run in entry.runs:
         for domain in wanted:
             for block, value in run.importance.get(domain, {}).items():
@@ -351,7 +213,7 @@ def importance(
         (block, *(statistics.fmean(values[d]) if d in values else None for d in wanted))
         for block, values in found.items()
     )
-    return Table(name, title, ("block", *wanted), rows, tuple(notes), digits=4)
+    return Table(name, title, columns(("block", *wanted), digits=4), rows, tuple(notes))
 
 
 def _listing(
@@ -365,11 +227,11 @@ def _listing(
     rows = tuple(
         (entry.dataset, entry.label, *(_plain(entry, number) for number in numbers.values())) for entry in entries
     )
-    return Table(name, title, ("dataset", "method", *numbers), rows, tuple(notes), digits)
+    return Table(name, title, columns(("dataset", "method", *numbers), digits), rows, tuple(notes))
 
 
 def _of(entry: Entry, number: Number, worst: Callable[[Sequence[float]], float] = max) -> Spread | None:
-    return over_seeds([number(run) for run in entry.runs], worst)
+    return spread_of([number(run) for run in entry.runs], worst) if entry.runs else None
 
 
 def _plain(entry: Entry, number: Number) -> float | None:
@@ -388,7 +250,7 @@ def _seconds(which: str) -> Number:
 
 def _error_of(corruption: str) -> Number:
     def error(run: Summary) -> float:
-        return statistics.fmean(e for domain, e in run.error.items() if domain.rpartition("-")[0] == corruption)
+        return statistics.fmean(e for domain, e in run.error.items() if corruption_of(domain) == corruption)
 
     return error
 

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ctta.cli.engine import Where, engine_options, stoppable
 from ctta.streams import SETTINGS
 
 
@@ -42,15 +43,7 @@ from ctta.streams import SETTINGS
     show_default=True,
     help="Results, SQLite.",
 )
-@click.option(
-    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run."
-)
-@click.option("--address", help="Of a Ray cluster. [default: Ray on this machine]")
-@click.option("--processes", type=click.IntRange(min=1), help="Cells at once. [default: fits the machine]")
-@click.option(
-    "--threads", type=click.IntRange(min=1), help="CPU threads per process. [default: cores / processes]"
-)
-@click.option("--snapshots", type=click.FloatRange(min=0), help="Least seconds between two. [default: 20]")
+@engine_options
 @click.option("--tensorboard", type=click.Path(path_type=Path), help="Folder for TensorBoard.")
 @click.option("--export", type=click.Path(path_type=Path), help="Write the rows to FILE.csv, .jsonl or .parquet.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, its cost in forward passes and what is done.")
@@ -58,11 +51,7 @@ from ctta.streams import SETTINGS
 def command(
     grid: Path | None,
     store: Path,
-    engine: str,
-    address: str | None,
-    processes: int | None,
-    threads: int | None,
-    snapshots: float | None,
+    where: Where,
     tensorboard: Path | None,
     export: Path | None,
     dry_run: bool,
@@ -82,7 +71,6 @@ def command(
     from ctta.bench.export import writer_of
     from ctta.bench.plan import from_words, from_yaml, tasks
     from ctta.cli.sweep import run
-    from ctta.engines import engine as engine_of
 
     if export:
         writer_of(export)  # refused now rather than after a night
@@ -94,15 +82,9 @@ def command(
     if dry_run:
         _show_plan(plan, store, as_json)
         return
-    where = engine_of(
-        engine, store, processes=processes, threads=threads, address=address, snapshot_seconds=snapshots
-    )
     console = Console(stderr=True)
-    try:
-        problems = run(plan, where, store, console, tensorboard)
-    except KeyboardInterrupt:
-        console.print("stopped; the same command continues")
-        raise SystemExit(130) from None
+    with stoppable(console):
+        problems = run(plan, where.filling(store), store, console, tensorboard)
     _show_results(plan, store, as_json, problems)
     if export:
         _export(store, export, [task.key for task in plan])

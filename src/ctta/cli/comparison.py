@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,6 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from ctta import tables
 from ctta.compare import Row, Summary, summarise
 
 
@@ -57,18 +59,26 @@ def _line(rows: list[Row], console: Console) -> None:
         console.print(f"{rows[-1].domain:22} {text}", highlight=False)
 
 
-def table(summary: Summary, title: str) -> Table:
-    """Errors per domain, their mean, the cost in forward passes and the share of parameters adapted."""
-    out = Table(title=title, title_justify="left")
-    labels = list(summary.mean)
+def error_grid(title: str, errors: Mapping[str, Mapping[str, float]], labels: Sequence[str]) -> Table:
+    """Errors in % by domain and label, the best of each domain in bold, for a terminal; more rows may follow."""
+    out = Table(title=escape(title), title_justify="left")
     out.add_column("error (%)")
     for label in labels:
-        out.add_column(label, justify="right")
-    for domain, errors in summary.error.items():
-        best = min(errors.values())
-        cells = [f"[bold]{errors[k]:.1f}[/]" if errors[k] == best else f"{errors[k]:.1f}" for k in labels]
-        out.add_row(domain, *cells)
+        out.add_column(escape(label), justify="right")
+    for domain, found in errors.items():
+        best = min(found.values())
+        out.add_row(
+            domain,
+            *(f"[bold]{found[k]:.1f}[/]" if found[k] == best else f"{found[k]:.1f}" for k in labels),
+        )
     out.add_section()
+    return out
+
+
+def table(summary: Summary, title: str) -> Table:
+    """Errors per domain, their mean, the cost in forward passes and the share of parameters adapted."""
+    labels = list(summary.mean)
+    out = error_grid(title, summary.error, labels)
     out.add_row("mean", *(f"{summary.mean[label]:.1f}" for label in labels))
     out.add_row("time per batch (forward passes)", *(f"{summary.passes[label]:.1f}" for label in labels))
     out.add_row("parameters adapted (%)", *(f"{summary.adapted[label]:.1f}" for label in labels))
@@ -89,17 +99,18 @@ def save(folder: Path, name: str, summary: Summary, manifest: dict[str, Any]) ->
 
 def markdown(summary: Summary, manifest: dict[str, Any]) -> str:
     """Return the table and the manifest as a page of Markdown."""
-    labels = list(summary.mean)
-    lines = ["| error (%) | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
-    for domain, errors in {**summary.error, "**mean**": summary.mean}.items():
-        lines.append(f"| {domain} | " + " | ".join(f"{errors[label]:.1f}" for label in labels) + " |")
-    for title, values in (
-        ("forward passes per batch", summary.passes),
-        ("parameters adapted (%)", summary.adapted),
-    ):
-        lines.append(f"| {title} | " + " | ".join(f"{values[label]:.1f}" for label in labels) + " |")
-    facts = [f"- {key}: {value}" for key, value in manifest.items()]
-    return "\n".join(["# Comparison", "", *lines, "", *facts, ""])
+    lines: dict[str, dict[str, float]] = {
+        **summary.error,
+        "mean": summary.mean,
+        "forward passes per batch": summary.passes,
+        "parameters adapted (%)": summary.adapted,
+    }
+    rows: list[tuple[tables.Value, ...]] = [
+        (name, *(numbers[label] for label in summary.mean)) for name, numbers in lines.items()
+    ]
+    facts = tuple(f"{key}: {value}" for key, value in manifest.items())
+    heads = ("error (%)", *summary.mean)
+    return tables.Table("comparison", "Comparison", tables.columns(heads), tuple(rows), facts).markdown()
 
 
 def present(summary: Summary, manifest: dict[str, Any], title: str, as_json: bool, console: Console) -> None:

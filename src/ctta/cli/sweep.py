@@ -1,11 +1,11 @@
-"""What `ctta bench` shows: the plan, the sweep while it runs, and the tables at its end."""
+"""What `ctta bench` shows: the plan, the sweep while it runs (`ctta reproduce` too), and the tables at its end."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from rich.text import Text
 from ctta.bench.plan import Task
 from ctta.bench.seeds import Line
 from ctta.bench.store import CellRecord, Store
-from ctta.engines import Engine, Event
+from ctta.cli.comparison import error_grid
+from ctta.engines import Engine, Event, Tell
 
 REFRESH = 2
 """How often a second the live table is drawn."""
@@ -37,12 +38,11 @@ def run(
             stack.callback(writer.close)
         sweep = stack.enter_context(Sweep(tasks, store, console))
 
-        def tell(event: Event) -> None:
+        def hear(event: Event) -> None:
             if writer is not None and event.row is not None:
                 writer(event.task.cell, event.row)
-            sweep(event)
 
-        engine.run(tasks, tell)
+        sweep.follow(engine, hear)
     return [f"{called(event.task)}: {event.kind}, {event.text}" for event in sweep.problems]
 
 
@@ -78,17 +78,42 @@ class Sweep:
         self.live: Live | None = None
 
     def __enter__(self) -> Sweep:
+        self._show()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hide()
+        self._greet()
+
+    def _show(self) -> None:
         if self.console.is_terminal:
             self.live = Live(
                 console=self.console, get_renderable=self.render, transient=True, refresh_per_second=REFRESH
             )
             self.live.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def _hide(self) -> None:
         if self.live:
             self.live.stop()
-        self._greet()
+        self.live = None
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take the live table off the terminal while something else is written there."""
+        self._hide()
+        try:
+            yield
+        finally:
+            self._show()
+
+    def follow(self, engine: Engine, hear: Tell) -> None:
+        """Run the tasks on an engine; `hear` is told every event after the table has taken note of it."""
+
+        def tell(event: Event) -> None:
+            self(event)
+            hear(event)
+
+        engine.run([standing.task for standing in self.standings.values()], tell)
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
@@ -107,7 +132,7 @@ class Sweep:
             standing.state = "to do"
         if event.kind == "done" and standing.batches != event.task.batches:  # it was done before
             self._catch_up(standing, event.task.batches)
-        if event.kind in ("failed", "lost") and not event.again:
+        if event.final and event.kind != "done":
             self.problems.append(event)
         self.ended += standing.ended
         if event.kind == "done" and before == "to do":
@@ -132,7 +157,7 @@ class Sweep:
     def _line(self, event: Event, standing: Standing) -> None:
         name = f"[{self.ended}/{len(self.standings)}] {called(event.task)}"
         if event.kind == "done":
-            if self.live is None:
+            if not self.console.is_terminal:
                 self._say(f"{name}: error {standing.error:.2f} %, {self.left}")
         elif event.kind == "waiting":
             self._say(f"{name}: another runner has it, waiting")
@@ -160,10 +185,11 @@ class Sweep:
         groups: dict[str, list[Standing]] = {}
         for standing in self.standings.values():
             groups.setdefault(called(standing.task, seed=False), []).append(standing)
+        shown = self._fitting(groups)
         table = Table(box=None, pad_edge=False)
         for column in ("", "cells", "progress", "error (%)", "state"):
             table.add_column(column, justify="left" if column in ("", "progress", "state") else "right")
-        for name, group in groups.items():
+        for name, group in shown.items():
             errors = [standing.error for standing in group if standing.error is not None]
             states = {standing.state: None for standing in group}
             table.add_row(
@@ -173,13 +199,28 @@ class Sweep:
                 f"{sum(errors) / len(errors):.1f}" if errors else "",
                 ", ".join(states),
             )
-        return Group(table, Text(f"{self.ended} of {len(self.standings)} cells, {self.left}"))
+        more = f", {len(groups) - len(shown)} lines not shown" if len(shown) < len(groups) else ""
+        return Group(table, Text(f"{self.ended} of {len(self.standings)} cells, {self.left}{more}"))
+
+    def _fitting(self, groups: dict[str, list[Standing]]) -> dict[str, list[Standing]]:
+        """Lines a terminal has room for: what runs, then what is to come, then what has ended."""
+        room = max(1, self.console.height - 3)
+        if len(groups) <= room:
+            return groups
+
+        def rank(name: str) -> int:
+            states = {standing.state for standing in groups[name]}
+            return 0 if "running" in states else 1 if states & {"to do", "elsewhere"} else 2
+
+        chosen = set(sorted(groups, key=rank)[:room])
+        return {name: group for name, group in groups.items() if name in chosen}
 
 
 def called(task: Task, *, seed: bool = True) -> str:
     """Name a cell for a person."""
     cell = task.cell
-    text = f"{cell.name} on {cell.data} ({cell.setting}), {cell.model}"
+    clean = ", forgetting" if cell.clean else ""
+    text = f"{cell.name} on {cell.data} ({cell.setting}{clean}), {cell.model}"
     return f"{text}, seed {cell.seed}" if seed else text
 
 
@@ -238,15 +279,9 @@ def result_table(lines: Sequence[Line], images: int | None) -> Table:
     """Errors per domain and over seeds of the methods on one stream of one model."""
     first = lines[0]
     part = f", {images} images a domain" if images else ""
-    table = Table(title=f"{first.model} on {first.data}, {first.setting}{part}", title_justify="left")
-    table.add_column("error (%)")
-    for line in lines:
-        table.add_column(escape(line.label), justify="right")
-    for domain in first.error:
-        best = min(line.error[domain] for line in lines)
-        values = (line.error[domain] for line in lines)
-        table.add_row(domain, *(f"[bold]{value:.1f}[/]" if value == best else f"{value:.1f}" for value in values))
-    table.add_section()
+    errors = {domain: {line.label: line.error[domain] for line in lines} for domain in first.error}
+    title = f"{first.model} on {first.data}, {first.setting}{part}"
+    table = error_grid(title, errors, [line.label for line in lines])
     table.add_row("mean", *(f"{line.mean:.2f}" for line in lines))
     if any(len(line.seeds) > 1 for line in lines):
         table.add_row("seeds", *(str(len(line.seeds)) for line in lines))

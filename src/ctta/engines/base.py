@@ -30,9 +30,19 @@ class Event:
     text: str = ""
     again: bool = False
 
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen to the task in this run."""
+        return self.kind in ("done", "failed", "lost") and not self.again
+
 
 Tell = Callable[[Event], None]
 """Called in the process that started the engine."""
+
+
+def longest_first(tasks: Sequence[Task]) -> list[Task]:
+    """Order in which several workers end at about the same time."""
+    return sorted(tasks, key=lambda task: -task.passes)
 
 
 class Engine(Protocol):

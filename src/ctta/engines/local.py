@@ -22,7 +22,7 @@ import torch
 from ctta.bench.plan import Task
 from ctta.bench.runner import SNAPSHOT_SECONDS, run_cell
 from ctta.bench.store import Store
-from ctta.engines.base import POLL_SECONDS, RETRIES, Event, Tell
+from ctta.engines.base import POLL_SECONDS, RETRIES, Event, Tell, longest_first
 from ctta.errors import StoreError
 
 MEMORY = 2 * 2**30
@@ -82,7 +82,7 @@ class Local:
             self._here(todo, threads, tell)
         elif todo:
             with _Pool(self.store, min(processes, len(todo)), threads, self.seconds) as pool:
-                pool.run(todo, tell)
+                pool.run(longest_first(todo), tell)
 
     def _here(self, tasks: Sequence[Task], threads: int, tell: Tell) -> None:
         before = torch.get_num_threads()
@@ -104,7 +104,7 @@ class Local:
             torch.set_num_threads(before)
 
 
-def _attempt(task: Task, store: Store, tell: Tell, seconds: float) -> Outcome:
+def _attempt(task: Task, store: Store, tell: Tell, seconds: float, processes: int = 1) -> Outcome:
     """Run one cell; an error is an outcome, for the other cells go on."""
     try:
         key = run_cell(
@@ -112,6 +112,7 @@ def _attempt(task: Task, store: Store, tell: Tell, seconds: float) -> Outcome:
             store,
             watch=lambda _, row: tell(Event("row", task, row)),
             snapshot_seconds=seconds,
+            processes=processes,
         )
     except StoreError as error:
         return "store", str(error)
@@ -213,7 +214,7 @@ class _Pool:
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, self.store, self.threads, self.seconds)
+        arguments = (theirs, self.store, self.threads, self.seconds, self.size)
         process = context.Process(target=_work, args=arguments, daemon=True)
         with _environment(self.threads), _deaf_to_ctrl_c():
             process.start()
@@ -223,14 +224,14 @@ class _Pool:
         return worker
 
 
-def _work(pipe: Connection, path: Path, threads: int, seconds: float) -> None:
-    """Run cells until told to stop (a worker process)."""
+def _work(pipe: Connection, path: Path, threads: int, seconds: float, processes: int) -> None:
+    """Run cells until told to stop (one of so many worker processes)."""
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError), Store(path) as store:
         while (task := pipe.recv()) is not None:
-            pipe.send(_attempt(task, store, pipe.send, seconds))
+            pipe.send(_attempt(task, store, pipe.send, seconds, processes))
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

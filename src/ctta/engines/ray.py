@@ -24,7 +24,7 @@ from ctta.bench.cell import Cell, prepare
 from ctta.bench.plan import Task
 from ctta.bench.runner import rows_of
 from ctta.bench.store import LEASE, Store, TakenOverError
-from ctta.engines.base import POLL_SECONDS, Event, Tell
+from ctta.engines.base import POLL_SECONDS, Event, Tell, longest_first
 from ctta.errors import CttaError, DataError, StoreError
 from ctta.evaluation import BatchRow
 
@@ -93,7 +93,7 @@ class _Driver:
         self.beaten = time.monotonic()
 
     def run(self, tasks: Sequence[Task]) -> None:
-        todo, later = deque(tasks), list[Task]()
+        todo, later = deque(longest_first(tasks)), list[Task]()
         try:
             while todo or later or self.flight:
                 while todo and len(self.flight) < self.slots:
@@ -116,7 +116,8 @@ class _Driver:
     def _begin(self, task: Task) -> bool:
         """Claim a cell and send it off; False if another runner has it."""
         ready = prepare(task.cell)
-        claim = self.store.claim(ready.key, task.cell.name, ready.manifest, len(ready.stream))
+        manifest = {**ready.manifest, "threads": self.threads, "processes": self.slots}
+        claim = self.store.claim(ready.key, task.cell.name, manifest, len(ready.stream))
         if claim is None:
             done = self.store.cell(ready.key).status == "done"
             self.tell(Event("done" if done else "waiting", task, text="" if done else "another runner has it"))

@@ -19,8 +19,8 @@ class Axis:
 
     def place(self, value: float) -> float:
         """Where a value lies between 0 (low) and 1 (high)."""
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
+        if self.log:  # what has no logarithm stands at the low end
+            return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
 
@@ -47,14 +47,23 @@ def nice_axis(values: Iterable[float], name: str, *, zero: bool = False, steps: 
 def value_axis(values: Iterable[float], name: str) -> Axis:
     """Return an axis with a tick at every value; logarithmic where they span a factor of 20 or more.
 
+    A 0 among values that otherwise do so stands at the low end, a little apart.
+
     >>> value_axis([1, 10, 100], "T").log, value_axis([0.1, 0.5, 0.9], "alpha").log
     (True, False)
+    >>> axis = value_axis([0, 0.01, 0.1, 1], "lambda")
+    >>> axis.log, [round(axis.place(value), 2) for value, _ in axis.ticks]
+    (True, [0.0, 0.16, 0.56, 0.97])
     """
     found = sorted(set(values))
-    low, high = found[0], found[-1]
-    log = low > 0 and high / low >= 20
-    pad = (high / low) ** 0.04 if log else (high - low) * 0.04 or 1.0
-    ends = (low / pad, high * pad) if log else (low - pad, high + pad)
+    low, high = next((value for value in found if value > 0), found[0]), found[-1]
+    log = found[0] >= 0 and low > 0 and high / low >= 20
+    if log:
+        span = high / low
+        ends = (low / span ** (0.2 if found[0] == 0 else 0.04), high * span**0.04)
+    else:
+        pad = (high - found[0]) * 0.04 or 1.0
+        ends = (found[0] - pad, high + pad)
     return Axis(*ends, name, tuple((value, f"{value:g}") for value in found), log)
 
 

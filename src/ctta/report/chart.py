@@ -147,8 +147,8 @@ def panels(series: Sequence[Series], width: float, notes: Sequence[str], *, x: s
         frame = Frame(left, top, side, side, unit, unit)
         name = short_label(s.label, side + gap - 4)
         marks += [
-            Text(left, top - 18, name, LABEL, bold=True),
-            Text(left, top - 5, note, SMALL, colour="soft"),
+            Text(left, top - 19, name, LABEL, bold=True),
+            Text(left, top - 6, note, SMALL, colour="soft"),
             Line((frame.at(0, 0), frame.at(1, 0)), "grid"),
             Line((frame.at(0, 0), frame.at(0, 1)), "grid"),
             Line((frame.at(0, 0), frame.at(1, 1)), "soft", 0.8, dashed=True),

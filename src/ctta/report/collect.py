@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import statistics
@@ -9,11 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ctta.bench.seeds import Spread, spread_of
 from ctta.bench.store import CellRecord, Store
-from ctta.bench.summary import Summary, sum_bins, summarise
+from ctta.bench.summary import Summary, corruption_of, sum_bins, summarise
 from ctta.errors import StoreError
 from ctta.evaluation import BatchRow
+from ctta.methods import list_methods
+from ctta.streams import SETTINGS
 
+MOST = 12
+"""Most entries in one figure; of more the best are shown."""
 POINTS = 240
 """Most points kept of a curve over the stream; more would not be seen."""
 
@@ -56,20 +62,20 @@ class Entry:
         """Summary of the run with the lowest seed."""
         return self.runs[0].summary
 
-    @property
-    def means(self) -> list[float]:
-        """Mean error of every seed."""
-        return [run.summary.mean for run in self.runs]
+    @functools.cached_property
+    def spread(self) -> Spread:
+        """Mean error over seeds, its standard deviation and worst."""
+        return spread_of([run.summary.mean for run in self.runs])
 
     @property
     def mean(self) -> float:
         """Mean error over seeds."""
-        return statistics.fmean(self.means)
+        return self.spread.mean
 
     @property
     def std(self) -> float | None:
-        """Standard deviation of the mean error over seeds (n - 1); None for a single seed."""
-        return statistics.stdev(self.means) if len(self.runs) > 1 else None
+        """Standard deviation of the mean error over seeds; None for a single seed."""
+        return self.spread.std
 
     def over_seeds(self, name: str) -> float | None:
         """Mean over seeds of a number of the summary; None where a run has none."""
@@ -99,7 +105,7 @@ class Board:
     entries: tuple[Entry, ...]
     sweeps: tuple[Sweep, ...]
     headline: tuple[Entry, ...]
-    """The entries figures show: without those that are there for a sweep only."""
+    """The entries figures show: without those that only vary the settings of another one."""
     domains: tuple[str, ...]
     """Names of the domains in the order they came; without the severity where all have the same."""
 
@@ -110,11 +116,11 @@ class Board:
 
     def short(self, domain: str) -> str:
         """Name of a domain as the board prints it."""
-        return domain if domain in self.domains else domain.rpartition("-")[0]
+        return corruption_of(domain) if corruption_of(domain) in self.domains else domain
 
     @property
     def variations(self) -> tuple[Entry, ...]:
-        """The entries that are there for a sweep only."""
+        """The entries that only vary the settings of another one."""
         return tuple(entry for entry in self.entries if entry not in self.headline)
 
     def origin(self, entries: Sequence[Entry]) -> str:
@@ -129,7 +135,7 @@ class Board:
 
 
 def collect(store: Store) -> list[Board]:
-    """Read the finished cells of a store into boards, in the order they were begun."""
+    """Read the finished cells of a store into boards, by data, model and setting."""
     records = store.cells()
     done = [record for record in records if record.status == "done"]
     if not done:
@@ -140,7 +146,18 @@ def collect(store: Store) -> list[Board]:
     groups: dict[str, list[CellRecord]] = {}
     for record in done:
         groups.setdefault(_ground(record.manifest), []).append(record)
-    return [_board(store, group) for group in groups.values()]
+    return [_board(store, group) for group in sorted(groups.values(), key=lambda group: _place(group[0]))]
+
+
+def _place(record: CellRecord) -> tuple[str, str, int]:
+    """Where a board stands on the page, whichever of its cells was begun first."""
+    cell, setting = record.manifest.get("cell", {}), record.manifest.get("setting", {}).get("name")
+    known = list(SETTINGS)
+    return (
+        str(cell.get("data")),
+        str(cell.get("model")),
+        known.index(setting) if setting in known else len(known),
+    )
 
 
 def _ground(manifest: dict[str, Any]) -> str:
@@ -155,13 +172,15 @@ def _board(store: Store, records: Sequence[CellRecord]) -> Board:
     for record in records:
         settings = json.dumps(record.manifest.get("settings", {}), sort_keys=True, default=str)
         groups.setdefault(f"{_method(record)} {settings}", []).append(record)
+    years = {entry.name: place for place, entry in enumerate(list_methods())}
     entries = [_entry(store, group) for group in groups.values()]
-    entries = _tell_apart(entries)
+    # oldest method first: engines begin with the longest cells
+    entries = _tell_apart(sorted(entries, key=lambda entry: years.get(entry.method, len(years))))
     sweeps = find_sweeps(entries)
     names = list(dict.fromkeys(name for entry in entries for name in entry.first.error))
-    severities = {name.rpartition("-")[2] for name in names}
-    if len(severities) == 1 and names[0].rpartition("-")[2].isdigit():
-        names = [name.rpartition("-")[0] for name in names]
+    severities = {name.removeprefix(corruption_of(name)) for name in names}
+    if len(severities) == 1:
+        names = [corruption_of(name) for name in names]
     codes = dict.fromkeys(str(run.record.manifest.get("code", "")) for entry in entries for run in entry.runs)
     facts = _facts(records[0]) | {"code": _some(codes)}
     return Board(facts, tuple(entries), sweeps, headline(entries, sweeps), tuple(names))
@@ -172,9 +191,10 @@ def _entry(store: Store, records: Sequence[CellRecord]) -> Entry:
     for record in records:
         by_seed.setdefault(int(record.manifest.get("seed", 0)), []).append(record)
     chosen = [_newest(found) for _, found in sorted(by_seed.items())]
-    record = chosen[0]
+    # where forgetting was measured in a cell of its own, the cell without it has the method's name
+    plain = min(records, key=lambda record: record.manifest.get("clean", 0))
     runs = tuple(_run(store, record) for record in chosen)
-    return Entry(record.label, _method(record), dict(record.manifest.get("settings", {})), runs)
+    return Entry(plain.label, _method(plain), dict(plain.manifest.get("settings", {})), runs)
 
 
 def _newest(records: Sequence[CellRecord]) -> CellRecord:
@@ -267,7 +287,10 @@ def find_sweeps(entries: Sequence[Entry], least: int = 3) -> tuple[Sweep, ...]:
 
 
 def headline(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> tuple[Entry, ...]:
-    """Leave out entries that are there for a sweep only: all but its hub, in most sweeps and least set by hand."""
+    """Leave out entries that are there for a sweep only: all but its hub, in most sweeps and least set by hand.
+
+    Where more are left than a figure can hold, those set by hand go too whose method is there as it comes.
+    """
     member = {entry.label: 0 for entry in entries}
     for sweep in sweeps:
         for _, entry in sweep.points:
@@ -276,7 +299,11 @@ def headline(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> tuple[Entry, 
         max((entry for _, entry in sweep.points), key=lambda e: (member[e.label], -_by_hand(e))).label
         for sweep in sweeps
     }
-    return tuple(entry for entry in entries if not member[entry.label] or entry.label in hubs)
+    left = tuple(entry for entry in entries if not member[entry.label] or entry.label in hubs)
+    if len(left) <= MOST:
+        return left
+    plain = {entry.method for entry in left if not _by_hand(entry)}
+    return tuple(entry for entry in left if not _by_hand(entry) or entry.method not in plain)
 
 
 def _by_hand(entry: Entry) -> int:

@@ -6,14 +6,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ctta.bench.summary import cells_at_once, corruption_of
 from ctta.report.axes import Axis, log_axis, nice_axis, value_axis
 from ctta.report.chart import Series, Style, bar_chart, dot_rows, line_chart, panels, scatter
-from ctta.report.collect import Board, Entry, Sweep
+from ctta.report.collect import MOST, Board, Entry, Sweep
 from ctta.report.marks import Figure
 
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
-MOST = 12
-"""Most entries in one figure; of more the best are shown."""
 SHOWN_DOMAINS = ("glass_blur", "snow")
 """Domains of the paper's figure of learning-rate importance."""
 SIGNS = {"alpha": "α", "lam": "λ", "temperature": "T", "lr": "κ", "eta": "η"}  # noqa: RUF001
@@ -60,7 +59,7 @@ def corruption_errors(entry: Entry) -> dict[str, float]:
     for run in entry.runs:
         here: dict[str, list[float]] = {}
         for visit in run.summary.visits:
-            here.setdefault(_corruption(visit.domain), []).append(visit.error)
+            here.setdefault(corruption_of(visit.domain), []).append(visit.error)
         for name, errors in here.items():
             found.setdefault(name, []).append(statistics.fmean(errors))
     return {name: statistics.fmean(errors) for name, errors in found.items()}
@@ -91,10 +90,7 @@ def _by_corruption(board: Board, entries: Sequence[Entry], styles: Styles, note:
 
 def _over_stream(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> Figure:
     entries, above = _without_far(entries)
-    series = [
-        _series(entry, styles, list(zip(entry.runs[0].batches, entry.curve("running"), strict=True)))
-        for entry in _best_last(entries)
-    ]
+    series = [_series(entry, styles, _curve(entry, "running")) for entry in _best_last(entries)]
     # the first few batches jump about: the axis need not hold them
     settled = [value for s in series for batch, value in s.points if batch >= s.points[-1][0] * 0.04]
     y = nice_axis(settled, "running error (%)")
@@ -107,6 +103,11 @@ def _over_stream(board: Board, entries: Sequence[Entry], styles: Styles, note: s
         lambda width: line_chart(series, width, y=y, height=340, **_time(entries)),
         full=True,
     )
+
+
+def _curve(entry: Entry, name: str) -> list[tuple[float, float]]:
+    """Points of a curve over the stream, each in the middle of its batch and so inside its domain."""
+    return [(batch - 0.5, value) for batch, value in zip(entry.runs[0].batches, entry.curve(name), strict=True)]
 
 
 def _without_far(entries: Sequence[Entry]) -> tuple[list[Entry], str]:
@@ -124,10 +125,7 @@ def _selected(board: Board, entries: Sequence[Entry], styles: Styles, note: str)
     choosing = [entry for entry in entries if entry.curve("selected")]
     if not choosing:
         return None
-    series = [
-        _series(entry, styles, list(zip(entry.runs[0].batches, entry.curve("selected"), strict=True)))
-        for entry in _best_last(choosing)
-    ]
+    series = [_series(entry, styles, _curve(entry, "selected")) for entry in _best_last(choosing)]
     y = nice_axis((value for s in series for _, value in s.points), "parameters selected (%)", zero=True)
     return Figure(
         "selected-share",
@@ -154,9 +152,15 @@ def _cost(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> 
         "cost",
         "Cost against error",
         f"Median time of a batch divided by that of a bare forward pass, and mean error over domains; less is "
-        f"better in both. {board.origin(entries)}{note}",
+        f"better in both.{_side_by_side(entries)} {board.origin(entries)}{note}",
         lambda width: scatter(series, width, x=x, y=y),
     )
+
+
+def _side_by_side(entries: Sequence[Entry]) -> str:
+    """Say so where cells were timed while others ran on the same machine."""
+    most = cells_at_once(run.summary for entry in entries for run in entry.runs)
+    return f" Timed while up to {most} cells ran at once." if most > 1 else ""
 
 
 def _sweeps_by_setting(board: Board) -> list[list[Sweep]]:
@@ -168,13 +172,14 @@ def _sweeps_by_setting(board: Board) -> list[list[Sweep]]:
 
 def _sweep(board: Board, group: Sequence[Sweep], styles: Styles) -> Figure:
     method, setting = group[0].method, group[0].setting
+    name = _hub(board, group[0]) or method
     sign = SIGNS.get(setting, setting)
     series = []
     for k, sweep in enumerate(group):
         style = Style(styles.get(_hub(board, sweep), Style(COLOURS[0])).colour if len(group) == 1 else COLOURS[k])
         series.append(
             Series(
-                method if len(group) == 1 else _others(sweep, group),
+                name if len(group) == 1 else _others(sweep, group),
                 style,
                 tuple((value, entry.mean) for value, entry in sweep.points),
                 tuple(entry.std or 0.0 for _, entry in sweep.points),
@@ -188,8 +193,8 @@ def _sweep(board: Board, group: Sequence[Sweep], styles: Styles) -> Figure:
     y = nice_axis(ends, "mean error (%)")
     return Figure(
         f"{method}-{setting}",
-        f"{method}: mean error by {setting}",
-        f"Runs of {method} that differ in {setting} alone; bars are one standard deviation over seeds. "
+        f"{name}: mean error by {setting}",
+        f"Runs of {name} that differ in {setting} alone; bars are one standard deviation over seeds. "
         f"{board.origin([entry for sweep in group for _, entry in sweep.points])}",
         lambda width: line_chart(series, width, x=x, y=y, dots=True),
     )
@@ -212,9 +217,9 @@ def _importance(board: Board, entries: Sequence[Entry], styles: Styles, wanted: 
     """The paper's figure: importance of the learning rates by block, for chosen domains."""
     having = [e for e in entries if any(any(blocks.values()) for blocks in e.first.importance.values())][:4]
     there = list(dict.fromkeys(domain for entry in having for domain in entry.first.importance))
-    chosen = [domain for domain in there if _corruption(domain) in wanted or domain in wanted]
-    if len({_corruption(domain) for domain in chosen}) < len(chosen):  # a gradual stream: the hardest of each
-        chosen = [d for d in chosen if d == max(e for e in chosen if _corruption(e) == _corruption(d))]
+    chosen = [domain for domain in there if corruption_of(domain) in wanted or domain in wanted]
+    if len({corruption_of(domain) for domain in chosen}) < len(chosen):  # a gradual stream: the hardest of each
+        chosen = [d for d in chosen if d == max(e for e in chosen if corruption_of(e) == corruption_of(d))]
     found = []
     for domain in chosen or there[:2]:
         blocks = list(dict.fromkeys(b for e in having for b in e.first.importance.get(domain, {})))
@@ -318,8 +323,8 @@ def _time(entries: Sequence[Entry]) -> dict[str, Any]:
     last = run.batches[-1]
     starts: list[tuple[int, str]] = []
     for start, domain in run.shifts:
-        if not starts or starts[-1][1] != _corruption(domain):
-            starts.append((start, _corruption(domain)))
+        if not starts or starts[-1][1] != corruption_of(domain):
+            starts.append((start, corruption_of(domain)))
     ends = [start for start, _ in starts[1:]] + [last]
     ends_and_names = zip(starts, ends, strict=True)
     names = tuple(((start + end) / 2, _words(name)) for (start, name), end in ends_and_names)
@@ -331,11 +336,6 @@ def _time(entries: Sequence[Entry]) -> dict[str, Any]:
         "lines_at": [float(start) for start, _ in starts],
         "turned": len(names) > 4,
     }
-
-
-def _corruption(domain: str) -> str:
-    name, _, severity = domain.rpartition("-")
-    return name if severity.isdigit() else domain
 
 
 def _words(name: str) -> str:

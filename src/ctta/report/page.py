@@ -15,7 +15,8 @@ from ctta.report import svg
 from ctta.report.collect import Board, collect
 from ctta.report.figures import SHOWN_DOMAINS, Styles, figures_of, styles_of
 from ctta.report.marks import COLOURS, DARK, Figure
-from ctta.report.tables import Table, tables_of, to_html
+from ctta.report.tables import tables_of
+from ctta.tables import Table
 
 WIDE, NARROW, HALF = 900.0, 360.0, 400.0
 """Widths figures are drawn at: across the page, on a phone, and half of the page."""
@@ -78,18 +79,20 @@ def _board(number: int, board: Board, styles: Styles, domains: Sequence[str]) ->
 
 
 def verdict(board: Board) -> str:
-    """Say in a sentence which entry has the lowest error, and how the source model does."""
-    best = min(board.headline, key=lambda entry: entry.mean)
-    spread = f" ± {best.std:.1f}" if best.std is not None else ""
-    text = f"Lowest mean error: {best.label} with {best.mean:.1f}{spread}\u00a0%"
+    """Say in a sentence which entry has the lowest error (all that share it), and how the source model does."""
+    least = min(entry.mean for entry in board.headline)
+    best = [entry for entry in board.headline if f"{entry.mean:.1f}" == f"{least:.1f}"]
+    spread = f" ± {best[0].std:.1f}" if len(best) == 1 and best[0].std is not None else ""
+    text = f"Lowest mean error: {', '.join(entry.label for entry in best)} with {least:.1f}{spread}\u00a0%"
     source = next((entry for entry in board.entries if entry.method == "source"), None)
-    if source is not None and source is not best:
+    if source is not None and source not in best:
         text += f"; the source model without adaptation has {source.mean:.1f}\u00a0%"
     return text + "."
 
 
 def _table(table: Table) -> str:
-    return f'<h3>{escape(table.title)}</h3>{to_html(table)}<p class="caption">{escape(table.caption)}</p>'
+    notes = "".join(f'<p class="caption">{escape(note)}</p>' for note in table.notes)
+    return f"<h3>{escape(table.title)}</h3>{table.html()}{notes}"
 
 
 def _figure(figure: Figure) -> str:

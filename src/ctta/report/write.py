@@ -9,21 +9,22 @@ from typing import Literal
 
 from ctta.bench.store import Store
 from ctta.errors import StoreError
-from ctta.files import atomic
+from ctta.files import write
 from ctta.report import pdf, svg
 from ctta.report.collect import Board, collect
 from ctta.report.figures import SHOWN_DOMAINS, figures_of, styles_of
 from ctta.report.page import HALF, WIDE, render
-from ctta.report.tables import Table, tables_of, to_csv, to_latex, to_markdown
+from ctta.report.tables import tables_of
+from ctta.tables import Table
 
-TABLES: dict[str, Callable[[Table], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
+TABLES: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv}
 
 
 def write_page(store: Store, out: Path, domains: Sequence[str] = SHOWN_DOMAINS) -> Path:
     """Write the page of a store."""
     if out.resolve() == store.path.resolve():
         raise StoreError(f"{out} is the store itself: name another file for the page.")
-    return _write(out, render(store, domains).encode())
+    return write(out, render(store, domains).encode())
 
 
 def write_figures(
@@ -37,14 +38,14 @@ def write_figures(
         for figure in figures_of(board, styles, domains):
             drawing = figure.draw(WIDE if figure.full else HALF)
             data = svg.standalone(drawing, figure).encode() if form == "svg" else pdf.standalone(drawing, figure)
-            written.append(_write(folder / f"{prefix}{file_name(figure.name)}.{form}", data))
+            written.append(write(folder / f"{prefix}{file_name(figure.name)}.{form}", data))
     return written
 
 
 def write_tables(store: Store, folder: Path) -> list[Path]:
     """Write every table of the page into a folder as Markdown, LaTeX and CSV."""
     return [
-        _write(folder / f"{prefix}{table.name}.{ending}", form(table).encode())
+        write(folder / f"{prefix}{table.name}.{ending}", form(table).encode())
         for prefix, board in _prefixed(collect(store))
         for table in tables_of(board)
         for ending, form in TABLES.items()
@@ -63,13 +64,3 @@ def file_name(text: str) -> str:
 def _prefixed(boards: Sequence[Board]) -> list[tuple[str, Board]]:
     """Each board with what its files begin with: nothing where there is one board only."""
     return [(f"{k}-" if len(boards) > 1 else "", board) for k, board in enumerate(boards, 1)]
-
-
-def _write(path: Path, data: bytes) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror or error}. Name another place.") from error
-    return path

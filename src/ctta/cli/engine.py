@@ -1,0 +1,83 @@
+"""Where cells run: the options the verbs share that run many, and how they end after Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from ctta.engines import Engine
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the options say of the engine."""
+
+    engine: str
+    address: str | None
+    processes: int | None
+    threads: int | None
+    snapshots: float | None
+
+    def filling(self, store: Path) -> Engine:
+        """Make the engine that fills a store."""
+        from ctta.engines import engine
+
+        return engine(
+            self.engine,
+            store,
+            processes=self.processes,
+            threads=self.threads,
+            address=self.address,
+            snapshot_seconds=self.snapshots,
+        )
+
+
+OPTIONS = (
+    click.option(
+        "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run."
+    ),
+    click.option("--address", help="Of a Ray cluster. [default: Ray on this machine]"),
+    click.option("--processes", type=click.IntRange(min=1), help="Cells at once. [default: fits the machine]"),
+    click.option(
+        "--threads", type=click.IntRange(min=1), help="CPU threads per process. [default: cores / processes]"
+    ),
+    click.option("--snapshots", type=click.FloatRange(min=0), help="Least seconds between two. [default: 20]"),
+)
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of the engines, which it gets as one argument `where`."""
+
+    @functools.wraps(command)
+    def called(
+        *,
+        engine: str,
+        address: str | None,
+        processes: int | None,
+        threads: int | None,
+        snapshots: float | None,
+        **more: Any,
+    ) -> Any:
+        return command(where=Where(engine, address, processes, threads, snapshots), **more)
+
+    for option in reversed(OPTIONS):
+        called = option(called)
+    return called
+
+
+@contextlib.contextmanager
+def stoppable(console: Console) -> Iterator[None]:
+    """End with exit code 130 after Ctrl-C, and say that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("stopped; the same command continues")
+        raise SystemExit(130) from None

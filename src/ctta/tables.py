@@ -1,0 +1,204 @@
+"""One table of results, and the five ways to write it: terminal, Markdown, LaTeX, CSV and HTML."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+Value = str | float | int | None
+"""An entry: None is a number that is not there."""
+
+NOTHING = "–"  # noqa: RUF001
+LONG = 26
+"""Letters from which on the name of a row may take several lines of a page."""
+DENSE = 13
+"""Columns from which on a page sets them closer."""
+
+
+class Difference(float):
+    """Ours minus the paper's; written with its sign."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, digits after the point, and whether its least number is marked as the best."""
+
+    name: str
+    digits: int = 1
+    least: bool = False
+
+
+def columns(names: Sequence[str], digits: int = 1) -> tuple[Column, ...]:
+    """Return columns with as many digits each and no best."""
+    return tuple(Column(name, digits) for name in names)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns; the first column names the row, the others may hold words or numbers."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"Expected {len(self.columns)} entries in a row of {self.name}, but got {row}.")
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    def written(self) -> list[list[tuple[str, bool]]]:
+        """All entries as people read them, each with whether it is the best of its column as printed."""
+        best = [self._best(place) for place in range(len(self.columns))]
+        texts = [[self._text(place, value) for place, value in enumerate(row)] for row in self.rows]
+        return [[(text, text == best[place]) for place, text in enumerate(row)] for row in texts]
+
+    def _text(self, place: int, value: Value) -> str:
+        digits = self.columns[place].digits
+        if _absent(value):
+            return NOTHING
+        if isinstance(value, float):
+            return f"{value:{'+' if isinstance(value, Difference) else ''},.{digits}f}"
+        return str(value)
+
+    def _best(self, place: int) -> str | None:
+        """The best of a column as printed; none where all are equal."""
+        if not self.columns[place].least:
+            return None
+        found = [row[place] for row in self.rows if isinstance(row[place], float) and not _absent(row[place])]
+        texts = {self._text(place, value): value for value in found}
+        return min(texts, key=lambda text: float(texts[text] or 0)) if len(texts) > 1 else None
+
+    def _words(self, place: int) -> bool:
+        """Whether a column holds words only."""
+        return all(isinstance(row[place], str) for row in self.rows)
+
+    # ---------------------------------------------------------------- ways to write it
+
+    def show(self, console: Console) -> None:
+        """Write title, rows and notes to a terminal; wide rows and the commands in notes are left in one piece."""
+        from rich.text import Text
+
+        grid = self.grid()
+        grid.width = console.measure(grid, options=console.options.update(width=1000)).maximum
+        console.print(Text(self.title, style="bold"), soft_wrap=True)
+        console.print(grid, crop=False)
+        for note in self.notes:
+            console.print(Text(f"- {note}"), soft_wrap=True)
+        console.print()
+
+    def grid(self) -> RichTable:
+        """Return the rows alone for a terminal."""
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        out = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        for place, head in enumerate(self.heads):
+            out.add_column(Text(head), justify="left" if self._words(place) else "right", no_wrap=True)
+        for row in self.written():
+            out.add_row(*(Text(text, style="bold" if best else "") for text, best in row))
+        return out
+
+    def markdown(self) -> str:
+        """Return the table as Markdown with its title and notes."""
+        rules = ["---" if self._words(place) else "---:" for place in range(len(self.columns))]
+        rows = [[f"**{_pipe(text)}**" if best else _pipe(text) for text, best in row] for row in self.written()]
+        lines = [[_pipe(head) for head in self.heads], rules, *rows]
+        body = [f"| {' | '.join(line)} |" for line in lines]
+        return "\n".join([f"### {self.title}", "", *body, "", *(f"- {note}" for note in self.notes), ""])
+
+    def latex(self) -> str:
+        """Return the table as LaTeX for the package booktabs."""
+        kinds = "".join("l" if self._words(place) else "r" for place in range(len(self.columns)))
+        rows = [
+            [rf"\textbf{{{_tex(text)}}}" if best else _tex(text) for text, best in row] for row in self.written()
+        ]
+        return "\n".join(
+            [
+                r"\begin{table}",
+                r"\centering",
+                rf"\caption{{{_tex(self.title)}}}",
+                rf"\begin{{tabular}}{{{kinds}}}",
+                r"\toprule",
+                rf"{' & '.join(map(_tex, self.heads))} \\",
+                r"\midrule",
+                *(rf"{' & '.join(row)} \\" for row in rows),
+                r"\bottomrule",
+                r"\end{tabular}",
+                *(rf"{{\footnotesize {_tex(note)}\par}}" for note in self.notes),
+                r"\end{table}",
+                "",
+            ]
+        )
+
+    def csv(self) -> str:
+        """Return columns and rows, numbers in full; a number that is not there is an empty field."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.heads)
+        writer.writerows(["" if _absent(value) else value for value in row] for row in self.rows)
+        return out.getvalue()
+
+    def html(self) -> str:
+        """Return the rows as an HTML table that scrolls sideways inside its box; title and notes are left out."""
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.heads)
+        body = ""
+        for (label, _), *entries in self.written():
+            kind = ' class="long"' if len(label) > LONG else ""
+            cells = "".join(
+                f"<td>{f'<b>{escape(text)}</b>' if best else escape(text)}</td>" for text, best in entries
+            )
+            body += f'<tr><th scope="row"{kind}>{escape(label)}</th>{cells}</tr>'
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.title)}">'
+            f'<table class="{"dense" if len(self.columns) > DENSE else ""}">'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain JSON-ready data."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "columns": list(self.heads),
+            "rows": [list(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+
+def _absent(value: Value) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _pipe(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|")
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    NOTHING: "--",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(sign, sign) for sign in text)
