@@ -9,16 +9,17 @@ BASE = {"cotta": {"views": 3}, "dss": {"views": 3}}  # the default of 32 views t
 EXTRA = {
     "adacontrast": [
         {"lr": 1e-2, "queue_size": 10, "bank_size": 9, "neighbours": 3, "refine_after": 6, "train_mode": "all"},
+        {"bn_mode": "batch", "lr": 1e-2, "queue_size": 10, "bank_size": 9, "neighbours": 3, "refine_after": 6},
     ],
     "tent": [{"optimizer": "sgd", "lr": 1e-2, "steps": 2}],
     "palm": [
         {"variant": "paper", "eta": 0.05},
-        {"adapt_share": 0.3, "lr": 5e-3, "weight_decay": 1e-3, "temperature_schedule": "grow"},
+        {"adapt_share": 0.3, "lr": 5e-3, "weight_decay": 1e-3, "temperature_schedule": "grow", "memory": "lowest"},
         {"lr_scheme": "prodigy", "selection": "uniform", "adapt_share": 0.5},
-        {"lr_scheme": "adafactor", "weight_decay": 1e-3},
+        {"lr_scheme": "adafactor", "weight_decay": 1e-3, "speed": "fast", "memory": "low"},
         {"lr_scheme": "torch:NAdam", "scheme_lr": "kappa", "modules": "all"},
         {"lr_scheme": "autolr", "adam_state": "persistent", "selection": "pseudo-label", "eta": 1.0},
-        {"steps": 2, "returned_logits": "after", "forward_order": "late", "bn_mode": "source", "modules": "all"},
+        {"steps": 2, "returned_logits": "after", "forward_order": "early", "bn_mode": "source", "modules": "all"},
     ],
     "law": [
         {"variant": "paper", "lr": 1e-2},

@@ -12,6 +12,7 @@ from ctta.functional import (
     filtered_entropy,
     gradient_score,
     importance,
+    importances,
     moving_average,
     sensitivity,
     softmax_entropy,
@@ -104,6 +105,18 @@ def test_spec_2_importance_is_bounded_by_alpha(s, h, alpha, eps):
     average = moving_average(h, s, alpha)
     i = importance(deviation(s, average), average, eps)
     assert 0 <= i <= max(1.0, (1 - alpha) / alpha) * (1 + 1e-6)
+
+
+@given(st.lists(st.tuples(finite, finite, magnitude), min_size=1, max_size=4), st.floats(0, 1))
+def test_grouped_importances_are_those_of_the_equations_one_by_one(triples, alpha):
+    theta, gradient, before = (
+        [torch.tensor([value], dtype=F64) for value in column] for column in zip(*triples, strict=True)
+    )
+    averages, factors = importances(theta, gradient, before, alpha=alpha)
+    for t, g, h, average, factor in zip(theta, gradient, before, averages, factors, strict=True):
+        s = sensitivity(t, g)
+        torch.testing.assert_close(average, moving_average(h, s, alpha))
+        torch.testing.assert_close(factor, importance(deviation(s, average), average), rtol=1e-6, atol=1e-6)
 
 
 @given(magnitude, magnitude, st.floats(0, 1))

@@ -535,3 +535,22 @@ def test_the_report_names_the_terms_of_the_loss():
     assert losses.keys() == {"classification", "contrast", "diversity", "total"}
     expected = losses["classification"] + 0.5 * losses["contrast"] + 0.25 * losses["diversity"]
     assert losses["total"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_with_batch_statistics_the_prediction_is_that_of_the_updated_weights_on_the_batch_alone():
+    adapter = ctta.adapt(golden_net(F64), "adacontrast", bn_mode="batch", **SMALL)
+    for x in golden_stream(F64)[:3]:
+        assert torch.equal(adapter(x), adapter.predict(x))
+    layers = [layer for layer in adapter.model.modules() if isinstance(layer, nn.BatchNorm2d)]
+    assert layers
+    assert all(layer.running_mean is None for layer in layers)
+
+
+def test_running_statistics_lag_behind_a_sudden_shift_and_batch_statistics_do_not():
+    shifted = 0.2 * golden_stream(F64)[0] + 0.7
+    still = {**SMALL, "lr": 0.0}
+    expected = ctta.adapt(golden_net(F64), "bn1")(shifted)
+    batch = ctta.adapt(golden_net(F64), "adacontrast", bn_mode="batch", **still)(shifted)
+    running = ctta.adapt(golden_net(F64), "adacontrast", **still)(shifted)
+    assert (batch - expected).abs().max() < 1e-9
+    assert (running - expected).abs().max() > 0.1

@@ -1,5 +1,6 @@
 """PALM: the tests that pin the specification, every setting, and agreement with a plain reference."""
 
+import itertools
 import math
 
 import pytest
@@ -10,7 +11,8 @@ from torch import nn
 
 import ctta
 from ctta.checks.networks import NETWORKS
-from ctta.methods.palm import PAPER, PalmSettings, threshold_for_share
+from ctta.methods.checkpointing import checkpoint_blocks, checkpointed
+from ctta.methods.palm import FAST, PAPER, PalmSettings, threshold_for_share
 
 F64 = torch.float64
 
@@ -296,8 +298,95 @@ def test_each_setting_changes_the_run(settings, stream64):
     assert changed(stream64, **settings) > 1e-9
 
 
-def test_forward_order_changes_nothing_but_the_order(stream64):
-    assert changed(stream64, forward_order="late") == 0.0
+@pytest.mark.parametrize(
+    "settings",
+    [{"forward_order": "early"}, {"memory": "low"}, {"memory": "lowest"}, {"memory": "lowest", "lam": 0.5}],
+    ids=lambda s: "-".join(map(str, s.values())),
+)
+@pytest.mark.parametrize("network", ["bn2d", "residual", "groupnorm", "vit", "bn3d", "unused"])
+def test_order_of_passes_and_memory_change_nothing(network, settings):
+    model, batches = NETWORKS[network].make(F64), NETWORKS[network].stream((6, 6, 4), F64)
+    shared = {"eta": 0.05, "lr": 1e-2, "lam": settings.get("lam", 0.05)}
+    plain, other = palm(model=model, **shared), palm(model=model, **{**shared, **settings})
+    for x in batches:
+        assert (plain(x) - other(x)).abs().max() < 1e-12
+        assert plain.last.selected == other.last.selected
+        assert plain.last.losses == pytest.approx(other.last.losses)
+    moved = weights(plain)
+    for name, value in weights(other).items():
+        assert (value - moved[name]).abs().max() < 1e-12
+
+
+def test_a_checkpointed_step_leaves_the_blocks_of_the_model_as_they_were():
+    model = golden_net(F64)
+    adapter = palm(model=model, memory="lowest")
+    adapter(golden_stream(F64)[0][:8])
+    assert not any("forward" in vars(module) for module in adapter.model.modules())
+    plain = adapter.freeze()
+    assert torch.equal(plain(golden_stream(F64)[1][:8]), adapter.predict(golden_stream(F64)[1][:8]))
+
+
+def test_a_block_with_a_forward_of_its_own_gets_it_back():
+    model = golden_net(F64)
+    block = checkpoint_blocks(model)[0]
+    own = block.forward
+    block.forward = own
+    with checkpointed(model):
+        assert block.forward is not own
+    assert vars(block)["forward"] == own
+
+
+def test_refresh_selects_every_so_many_batches_and_keeps_rates_in_between(stream64):
+    adapter = palm(refresh=3, eta=0.05)
+    reports = []
+    for x in stream64[:7]:
+        adapter(x)
+        reports.append(adapter.last)
+    assert [bool(report.scores) for report in reports] == [True, False, False, True, False, False, True]
+    for before, after in itertools.pairwise(reports):
+        if not after.scores:
+            assert after.selected == before.selected
+            assert after.learning_rates == before.learning_rates
+    assert all(report.losses["consistency"] > 0 for report in reports)
+
+
+def test_refresh_goes_on_counting_after_a_save(stream64, tmp_path):
+    adapter = palm(refresh=3, eta=0.05, augment="cotta")
+    for x in stream64[:2]:
+        adapter(x)
+    adapter.save(tmp_path / "a.ctta")
+    other = ctta.load(tmp_path / "a.ctta", golden_net(F64))
+    for x in stream64[2:5]:
+        assert torch.equal(adapter(x), other(x))
+
+
+def test_the_view_can_be_of_a_part_of_the_batch():
+    seen = []
+
+    def augment(x):
+        seen.append(len(x))
+        return fixed_augment(x)
+
+    x = golden_stream(F64)[0].repeat(4, 1, 1, 1)[:100]
+    palm(view_share=0.5, augment=augment)(x)
+    palm(view_share=0.01, augment=augment)(x)  # statistics need a few images
+    palm(view_share=0.01, augment=augment)(x[:8])
+    assert seen == [50, 32, 8]
+
+
+def test_fast_stands_for_its_settings_and_they_can_be_changed_one_by_one():
+    fast = palm(speed="fast").settings
+    assert {name: getattr(fast, name) for name in FAST} == FAST
+    assert palm(speed="fast", refresh=2).settings.refresh == 2
+    assert palm().settings.refresh == 1
+
+
+def test_fast_with_nothing_selected_moves_nothing(stream64):
+    adapter = palm(speed="fast", eta=0.0)
+    start = weights(adapter)
+    for x in stream64[:3]:
+        adapter(x)
+    assert all(torch.equal(value, start[name]) for name, value in weights(adapter).items())
 
 
 def test_kl_directions_agree_at_large_temperatures(stream64):
