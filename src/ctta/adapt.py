@@ -22,14 +22,15 @@ from torch.nn.parameter import is_lazy
 from ctta import checkpoint
 from ctta._version import __version__
 from ctta.augment import CUSTOM, NAMED, Augmentation, choose
-from ctta.errors import AugmentError, ModelError, NonFiniteError, SettingError, StateError
+from ctta.errors import AugmentError, CttaError, ModelError, NonFiniteError, SettingError, StateError
 from ctta.inputs import InputGuard
 from ctta.last import Report
 from ctta.methods.base import Augment, Method
 from ctta.methods.copies import cached_tensors, copy_network
 from ctta.methods.layers import all_finite
+from ctta.methods.layout import use_fast_layout, use_plain_layout
 from ctta.methods.registry import MethodEntry, find
-from ctta.methods.state import State, undisturbed
+from ctta.methods.state import State, networks_of, undisturbed
 
 META = "adapter"
 
@@ -118,6 +119,7 @@ class Adapter(nn.Module):
     _guard: InputGuard
     _snapshot: dict[str, Tensor]
     _fingerprint: str | None
+    _layout_settled: bool
 
     def __init__(
         self,
@@ -139,6 +141,9 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             own = model if inplace else copy_network(model, "Pass `inplace=True` to adapt the model itself")
             _require_movable(own)
+            changes_nothing = (entry.method.adapts, entry.method.statistics) == ("none", "source")
+            keep = inplace or changes_nothing  # not ours to rearrange, or to answer bit for bit as the model
+            self._layout_settled = keep or not use_fast_layout(own)
             self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
         self._snapshot = {}
         self._fingerprint = None
@@ -169,6 +174,7 @@ class Adapter(nn.Module):
         """Predict and adapt: N x C x H x W images -> N x classes logits, without graph."""
         with torch.inference_mode(False), torch.enable_grad():
             x = self._guard.check(images)
+            self._settle_layout(x)
             before = self._take_snapshot()
             self.method.begin()
             torch.clear_autocast_cache()  # weights cast before the last step, or without a graph, are stale
@@ -192,11 +198,34 @@ class Adapter(nn.Module):
 
     def _predict(self, x: Tensor) -> Tensor:
         """Logits of an accepted batch. What predicting disturbs (buffers, random generators) is put back."""
+        self._settle_layout(x)
         try:
             with undisturbed(self.method), torch.no_grad():
                 return self.method.predict(x)
         finally:
             torch.clear_autocast_cache()  # a weight cast here has no graph, and must not meet the next step
+
+    def _settle_layout(self, x: Tensor) -> None:
+        """Before the first batch: a model that cannot work in the fast layout goes back to the plain one."""
+        if self._layout_settled or self._answers(x):
+            self._layout_settled = True
+            return
+        networks = networks_of(self.method)
+        for network in networks:
+            use_plain_layout(network)
+        self._layout_settled = self._answers(x)
+        if not self._layout_settled:  # the batch is bad, not the layout
+            for network in networks:
+                use_fast_layout(network)
+
+    def _answers(self, x: Tensor) -> bool:
+        """Tell whether the model can work on two images of a batch."""
+        try:
+            with undisturbed(self.method), torch.no_grad():
+                self.method.forward(x[:2])
+        except CttaError:
+            return False
+        return True
 
     def _step(self, x: Tensor, before: State) -> tuple[Tensor, str | None]:
         """Let the method step; a step that is not finite is undone, and the prediction made without it."""

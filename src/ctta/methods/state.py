@@ -131,12 +131,17 @@ def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
                     now.copy_(value)
 
 
+def networks_of(method: Method[Any]) -> list[nn.Module]:
+    """The model and every network kept beside it."""
+    kept = [getattr(method, name) for name, item in method.kept().items() if item.kind == "network"]
+    return [method.model, *kept]
+
+
 @contextmanager
 def undisturbed(method: Method[Any]) -> Iterator[None]:
     """Put back whatever a prediction disturbs: the buffers of every network, the generators."""
-    kinds = {name: item.kind for name, item in method.kept().items()}
-    networks = [method.model, *(getattr(method, name) for name, kind in kinds.items() if kind == "network")]
-    generators = [getattr(method, name) for name, kind in kinds.items() if kind == "generator"]
+    networks = networks_of(method)
+    generators = [getattr(method, name) for name, item in method.kept().items() if item.kind == "generator"]
     buffers = [{name: value.clone() for name, value in network.named_buffers()} for network in networks]
     seen = [_versions(network) for network in networks]
     drawn = [item.state() for item in generators]
