@@ -47,7 +47,7 @@ format: $(READY) ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## cost of a step of every method, in forward passes
+bench: $(READY)  ## time and memory of a step: literal PALM, ours, every other method
 	$(BIN)/python benchmarks/step_cost.py
 
 docs: $(READY)   ## write the reference pages from the registry

@@ -1,74 +1,181 @@
-"""What a step of every method costs, in forward passes, and what the guards add.
+"""What a step costs: PALM as literal as its description, PALM here, and every other method, side by side.
 
-Everything is measured side by side in one run, round by round, and printed as ratios to a forward pass in the
-same round: machines are shared and their seconds mean little. Run with `make bench`.
+Everything is timed round by round in one run and printed as ratios: to the literal step, and to a forward pass of
+the same round (machines are shared, their seconds mean little). Peak memory above the loaded model is taken in a
+process of its own for every row. PALM's threshold is the one that selects `--share` of the parameters on the first
+batch, for the literal step too: an untrained network would otherwise select everything. Run with `make bench`.
+
+    python benchmarks/step_cost.py --arch wrn-28-2 --batch 200 --rounds 5
+    python benchmarks/step_cost.py --arch embedded --rows literal,exact,fast,law --no-memory
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import functools
+import multiprocessing
+import resource
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import ctta
-from ctta.models import build
+from ctta.augment import NAMED
+from ctta.models import build, load
+
+ARCHITECTURES = {"resnet-20": 200, "wrn-28-2": 200, "wrn-16-4": 200, "resnext-29": 32, "wrn-28-10": 16}
+"""What `make bench` measures, with the batch size of each: the large ones would take minutes a round."""
+PALM: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "fast": {"speed": "fast"},
+    "low memory": {"memory": "low"},
+    "lowest memory": {"memory": "lowest"},
+}
+OTHERS = tuple(entry.name for entry in ctta.list_methods() if entry.name != "palm")
+ROWS = ("literal", *PALM, "unguarded", *OTHERS)
+FAST_CYCLE = 4
+"""Steps timed as one: fast PALM does not do the same work in every batch."""
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Seconds of one call."""
+@dataclass(frozen=True)
+class Setup:
+    """A network, a batch for it, and the threshold that selects the wanted share of its parameters."""
+
+    model: nn.Module
+    x: Tensor
+    eta: float
+
+
+def setup(arch: str, batch: int, size: int, share: float) -> Setup:
+    """Build everything from fixed seeds; the layout is torch's default, as in the published code."""
+    torch.manual_seed(0)
+    model = load("embedded:") if arch == "embedded" else build(arch, 10).eval()
+    model = model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    x = torch.rand(batch, 3, size, size)
+    probe = ctta.adapt(model, "palm", adapt_share=share)
+    probe(x[:8])  # few: this must not become the peak of memory
+    eta = probe.last.eta if probe.last else None
+    return Setup(model, x, 1.0 if eta is None else eta)
+
+
+def contestant(row: str, given: Setup) -> Callable[[], object]:
+    """One step of a row, as a call."""
+    if row == "literal":
+        from literal import OfficialPalm  # beside this file
+
+        generator = torch.Generator().manual_seed(0)
+        augment = NAMED["cotta"]
+        step = OfficialPalm(given.model, lambda x: augment(x, generator), eta=given.eta)
+        return lambda: step(given.x)
+    if row in PALM:
+        adapter = ctta.adapt(given.model, "palm", eta=given.eta, **PALM[row])
+        return lambda: adapter(given.x)
+    if row == "unguarded":
+        bare = ctta.adapt(given.model, "palm", eta=given.eta)
+        bare(given.x)  # settles the memory layout
+
+        def unguarded() -> None:
+            bare.method.begin()
+            bare.method.step(given.x)
+
+        return unguarded
+    other = ctta.adapt(given.model, row)
+    return lambda: other(given.x)
+
+
+def timed(call: Callable[[], object], times: int = 1) -> float:
+    """Seconds of one call, the mean of some."""
     start = perf_counter()
-    call()
-    return perf_counter() - start
+    for _ in range(times):
+        call()
+    return (perf_counter() - start) / times
 
 
-def contestants(model: nn.Module, x: Tensor) -> dict[str, Callable[[], object]]:
-    """One call a row: every method with its defaults, and PALM's bare step without the adapter's guards."""
-    calls: dict[str, Callable[[], object]] = {}
-    for entry in ctta.list_methods():
-        with contextlib.suppress(ctta.UnsupportedModelError):  # the demo network has no named stages
-            calls[entry.name] = functools.partial(ctta.adapt(model, entry.name), x)
-    bare = ctta.adapt(model, "palm").method
+def measure(given: Setup, rows: list[str], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every row and of a forward pass ("unit"), round by round; the first round warms up."""
+    calls = {}
+    for row in rows:
+        try:
+            calls[row] = contestant(row, given)
+        except ctta.UnsupportedModelError:
+            continue
+    seconds: dict[str, list[float]] = {"unit": [], **{row: [] for row in calls}}
+    for number in range(rounds + 1):
+        with torch.inference_mode():
+            found = {"unit": min(timed(lambda: given.model(given.x)) for _ in range(3))}
+        found |= {row: timed(call, FAST_CYCLE if row == "fast" else 1) for row, call in calls.items()}
+        if number:
+            for row, value in found.items():
+                seconds[row].append(value)
+    return seconds
 
-    def step() -> None:
-        bare.begin()
-        bare.step(x)
 
-    calls["palm, no guards"] = step
-    return calls
+def peak_memory(row: str, arch: str, batch: int, size: int, share: float, threads: int) -> float | None:
+    """Highest memory of two steps above that of the loaded model, in MB; to be run in a process of its own."""
+    torch.set_num_threads(threads)
+    given = setup(arch, batch, size, share)
+    try:
+        step = contestant(row, given)
+    except ctta.UnsupportedModelError:
+        return None
+    before = resident()
+    step()
+    step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+
+
+def resident() -> float:
+    """Memory of this process now, in MB (Linux)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def report(arch: str, arguments: argparse.Namespace) -> None:
+    """Measure one network and print its table."""
+    batch = arguments.batch or ARCHITECTURES.get(arch, 200)
+    rows = [row.strip() for row in arguments.rows.split(",")] if arguments.rows else list(ROWS)
+    given = setup(arch, batch, arguments.size, arguments.share)
+    seconds = measure(given, rows, arguments.rounds)
+    unit = seconds.pop("unit")
+    literal = seconds.get("literal")
+    print(f"\n{arch}, batch {batch}, {arguments.threads} threads, eta {given.eta:.3g}")
+    print(f"{'':18}{'of literal':>11}{'forward passes':>16}{'(middle half)':>16}{'peak MB':>9}", flush=True)
+    spawn = multiprocessing.get_context("spawn")
+    for row, values in seconds.items():
+        passes = [value / one for value, one in zip(values, unit, strict=True)]
+        low, middle, high = (
+            statistics.quantiles(passes, n=4, method="inclusive") if len(passes) > 1 else passes * 3
+        )
+        share = f"{statistics.median(values) / statistics.median(literal):.2f}" if literal else ""
+        peak = None
+        if not arguments.no_memory:
+            task = (row, arch, batch, arguments.size, arguments.share, arguments.threads)
+            with spawn.Pool(1) as pool:
+                peak = pool.apply(peak_memory, task)
+        memory = "" if peak is None else f"{peak:.0f}"
+        print(f"{row:18}{share:>11}{middle:>16.2f}{f'{low:.2f} to {high:.2f}':>16}{memory:>9}", flush=True)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=200)
-    parser.add_argument("--arch", default="wrn-16-2")
+    parser.add_argument("--arch", help="networks, separated by commas, or embedded (default: five)")
+    parser.add_argument("--rows", help=f"some of: {'; '.join(ROWS)} (separated by commas)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, help="images (default: what the network allows)")
     parser.add_argument("--size", type=int, default=32, help="image height and width")
+    parser.add_argument("--share", type=float, default=0.05, help="share of the parameters PALM is to select")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-memory", action="store_true", help="times only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
-    model = build(arguments.arch, 10).eval()
-    x = torch.rand(arguments.batch, 3, arguments.size, arguments.size)
-    calls = contestants(model, x)
-    ratios: dict[str, list[float]] = {name: [] for name in calls}
-    for round_number in range(arguments.rounds + 2):  # the first two warm up
-        with torch.inference_mode():
-            unit = min(timed(lambda: model(x)) for _ in range(3))
-        for name, call in calls.items():
-            ratio = timed(call) / unit
-            if round_number >= 2:
-                ratios[name].append(ratio)
-    print(f"batch {arguments.batch}, {arguments.arch}, {arguments.threads} threads; unit: one forward pass")
-    for name, values in ratios.items():
-        low, median, high = statistics.quantiles(values, n=4)
-        print(f"{name:16} {median:6.2f}   (middle half {low:.2f} to {high:.2f})")
+    for arch in arguments.arch.split(",") if arguments.arch else ARCHITECTURES:
+        report(arch, arguments)
 
 
 if __name__ == "__main__":
