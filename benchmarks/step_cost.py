@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,13 +125,16 @@ def peak_memory(row: str, arch: str, batch: int, size: int, share: float, thread
     before = resident()
     step()
     step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    return resident("VmHWM") - before
 
 
-def resident() -> float:
-    """Memory of this process now, in MB (Linux)."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
+def resident(which: str = "VmRSS") -> float:
+    """Memory of this process in MB, now or (VmHWM) at its highest (Linux).
+
+    Not `getrusage`: its highest is that of the parent too, in a process that was started from a large one.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(which)) / 1024
 
 
 def report(arch: str, arguments: argparse.Namespace) -> None:
