@@ -45,8 +45,8 @@ from ctta.settings import setting
 
 DEFAULT_SHARE = 0.05
 SMALLEST_VIEW = 32
-FAST: dict[str, Any] = {"refresh": 4, "view_share": 0.25}
-"""What speed="fast" stands for; docs/speed.md shows what it was chosen by."""
+FAST: dict[str, Any] = {"refresh": 4}
+"""What speed="fast" stands for; docs/palm.md has what was tried."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,7 @@ class PalmSettings:
     # what it costs
     speed: Literal["exact", "fast"] = setting(
         "exact",
-        "Every batch in full, or `refresh` and `view_share` as measured to change the error hardly "
-        f"({', '.join(f'{name} {value:g}' for name, value in FAST.items())}).",
+        f"Every batch in full, or stage one in every {FAST['refresh']}th only, at a small price in error.",
     )
     refresh: int = setting(
         1, "Stage one and new learning rates every so many batches; selection and rates stay in between.", low=1
