@@ -16,7 +16,8 @@ from ctta.models.stages import find_stages
 def checkpoint_blocks(model: nn.Module) -> list[nn.Module]:
     """The blocks to run again: residual blocks where stages are known, else the members of sequences.
 
-    Only the outermost with at least one weight count; a network without sequences gives its own children.
+    Only the outermost count, and single layers do not: nothing would be saved, and running a layer again does not
+    run its hooks. A network without sequences gives its own children; a plain chain of layers has no blocks.
     """
     try:
         named = dict(model.named_modules())
@@ -27,7 +28,7 @@ def checkpoint_blocks(model: nn.Module) -> list[nn.Module]:
     inside: set[int] = set()
     for parent in sequences or [model]:
         for child in parent.children():
-            if id(child) not in inside and any(True for _ in child.parameters()):
+            if id(child) not in inside and any(True for _ in child.children()):
                 found.append(child)
                 inside |= {id(module) for module in child.modules()}
     return found
