@@ -26,7 +26,7 @@ demo: $(READY)   ## adapt a small model to a changing stream and print the compa
 	$(BIN)/ctta demo
 
 test: $(READY)   ## every test, with coverage
-	$(BIN)/python -m pytest -q -n $(WORKERS) --cov --cov-report=term:skip-covered --cov-fail-under=95
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 $(ZOO_READY): pyproject.toml constraints-zoo.txt
 	$(PYTHON) -m venv $(ZOO)
