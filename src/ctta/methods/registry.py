@@ -87,6 +87,8 @@ def register(
             build(settings_type, values, owner=name)
         if variants and "variant" not in describe(settings_type).names:
             raise SettingError(f"{name} has variants but no setting `variant` to choose among them.")
+        if not method.__module__.startswith("ctta.methods."):
+            _import_methods()  # their names are taken whether or not anyone asked for them yet
         taken = _ENTRIES.get(name)
         if taken and (taken.method.__module__, taken.method.__name__) != (method.__module__, method.__name__):
             raise SettingError(f"The name `{name}` is taken by {taken.method.__module__}.{taken.method.__name__}.")
