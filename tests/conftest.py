@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 from hypothesis import settings
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import ctta
+from ctta.bench.store import Store
 from ctta.methods.registry import _ENTRIES
 
 torch.set_num_threads(1)
@@ -90,3 +93,17 @@ def registry_as_it_was():
     yield
     _ENTRIES.clear()
     _ENTRIES.update(before)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty store of results."""
+    with Store(tmp_path / "bench.db") as opened:
+        yield opened
+
+
+def flops(call: Callable[[], object]) -> int:
+    """Multiplications and additions of a call."""
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()

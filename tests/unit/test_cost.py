@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from tests.conftest import flops
 
 import ctta
 from ctta.models import load
@@ -33,12 +33,6 @@ def batches():
         ctta.streams.embedded(), images=16, corruptions=["gaussian_noise", "fog"], batch_size=16
     )
     return [batch.images for batch in stream]
-
-
-def flops(call):
-    with FlopCounterMode(display=False) as counter:
-        call()
-    return counter.get_total_flops()
 
 
 def forward_passes(model, batches, method, **settings):

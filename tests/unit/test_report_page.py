@@ -75,12 +75,6 @@ def page(full):
     return render(full)
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "bench.db") as opened:
-        yield opened
-
-
 def names_of(store, **options):
     boards = collect(store)
     return [figure.name for board in boards for figure in figures_of(board, styles_of(boards), **options)]

@@ -18,12 +18,6 @@ def model(tmp_path):
     return write_model(tmp_path)
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "bench.db") as opened:
-        yield opened
-
-
 def stop_at(batch, error=KeyboardInterrupt):
     def watch(_, row):
         if row.batch == batch:

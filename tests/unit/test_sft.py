@@ -5,10 +5,9 @@ import math
 
 import pytest
 import torch
-from tests.conftest import GoldenNet, fixed_augment, golden_net, golden_stream
+from tests.conftest import GoldenNet, fixed_augment, flops, golden_net, golden_stream
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 import ctta
 from ctta.models import build
@@ -180,11 +179,6 @@ def test_a_network_without_stages_is_refused_by_name():
 
 def test_only_what_is_needed_is_computed():
     model, x = build("wrn-10-1"), torch.rand(2, 3, 32, 32)
-
-    def flops(call):
-        with FlopCounterMode(display=False) as counter:
-            call()
-        return counter.get_total_flops()
 
     with torch.no_grad():
         unit = flops(lambda: model(x))

@@ -270,7 +270,6 @@ class Palm(OptimizerMemory[PalmSettings]):
     ever_selected: list[str] = scalar(lambda _: [], "Tensors selected at least once.")
     threshold: float | None = scalar(None, 'The eta that eta="auto" found on the first batch.')
     temperature: float = scalar(lambda m: m.settings.temperature, "Temperature T in force.")
-    selected_before: int | None = scalar(None, "Parameters the batch before selected, for the T schedule.")
     selection: list[str] = scalar(lambda _: [], "Tensors selected when stage one last ran.")
     passes: int = scalar(0, "Passes of the procedure since the reset, which `refresh` counts.")
 
@@ -300,7 +299,7 @@ class Palm(OptimizerMemory[PalmSettings]):
     def adapt(self, x: Tensor) -> Tensor:
         """One pass of the whole procedure; returns the logits it started from."""
         s = self.settings
-        due = self.passes % s.refresh == 0
+        due, first, before = self.passes % s.refresh == 0, self.passes == 0, self.selection
         self.passes += 1
         with checkpointed(self.model) if s.memory == "lowest" else nullcontext():
             with self.graph_to(self.adapted if due else self.moving()):
@@ -318,8 +317,8 @@ class Palm(OptimizerMemory[PalmSettings]):
             if view is None:
                 view = self.look_again(x, self.moving())
             self.update(logits, view)
-        if due:
-            self.update_temperature(self.selection)
+        if due and not first:
+            self.update_temperature(before)
         return logits
 
     # ---------------------------------------------------------------- stage one: which tensors
@@ -379,13 +378,10 @@ class Palm(OptimizerMemory[PalmSettings]):
             self.threshold = threshold_for_share(scores, sizes, share * self.size)
         return self.threshold
 
-    def update_temperature(self, selected: list[str]) -> None:
-        """Raise T when this batch selected more parameters than the one before, if the schedule says so."""
-        count = sum(self.adapted[name].numel() for name in selected)
-        grew = self.selected_before is not None and count > self.selected_before
-        if grew and self.settings.temperature_schedule == "grow":
+    def update_temperature(self, before: list[str]) -> None:
+        """Raise T when more parameters are selected now than were before, if the schedule says so."""
+        if self.settings.temperature_schedule == "grow" and self.share(self.selection) > self.share(before):
             self.temperature *= self.settings.temperature_growth
-        self.selected_before = count
 
     # ---------------------------------------------------------------- stage two: how fast
 
