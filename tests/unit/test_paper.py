@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctta.bench.published import NAMES, experiment, files, read
+from ctta.bench.published import BEYOND, NAMES, experiment, files, read
 from ctta.corruptions import CORRUPTIONS
 from ctta.data import catalogue
 from ctta.errors import CttaError, DataError, SettingError
@@ -133,7 +133,29 @@ def test_published_means_are_those_of_their_rows_but_for_the_two_the_notes_name(
     assert apart == [("table2", "PALM"), ("table3", "LAW")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_our_own_experiments_have_no_published_numbers_and_say_they_are_not_in_the_paper():
+    there = {file.name.removesuffix(".yaml") for file in (files("ctta.bench") / "beyond").iterdir()}
+    assert there == set(BEYOND)
+    for name in BEYOND:
+        assert not experiment(name).published
+        assert experiment(name).place == "not in the paper"
+
+
+def test_the_differences_are_switched_one_at_a_time_from_what_the_code_does():
+    found = experiment("differences")
+    official = find("palm").resolve("cifar10-c", {})
+    assert found.rows[0].label == found.reference == "official"
+    seen = set()
+    for line in found.rows[1:-2]:
+        ((name, value),) = line.settings.items()
+        assert getattr(official, name) != value
+        seen.add(name)
+    whole = find("palm").variants["paper"]
+    assert set(whole) - seen <= {"frozen_moments", "weight_decay"}  # the first has no meaning alone
+    assert [line.settings["variant"] for line in found.rows[-2:]] == ["paper", "paper-eta-c"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *BEYOND])
 def test_every_dataset_comes_with_the_papers_model_and_batch_size(name):
     for dataset, benchmark in experiment(name).datasets.items():
         assert (benchmark.model, benchmark.batch_size) == MODELS[dataset]
@@ -141,7 +163,7 @@ def test_every_dataset_comes_with_the_papers_model_and_batch_size(name):
         assert catalogue.find(dataset)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *BEYOND])
 def test_every_row_is_a_method_with_settings_it_takes_under_every_preset(name):
     for dataset in experiment(name).datasets:
         for line in experiment(name).lines(dataset):

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ctta.bench.experiments import Need, Options, Work, plan, preset_for
-from ctta.bench.published import NAMES, experiment
+from ctta.bench.published import BEYOND, NAMES, experiment
 from ctta.bench.resolve import source_from
 from ctta.bench.store import Store
 from ctta.cli import cli
@@ -132,6 +132,13 @@ def test_either_word_brings_the_embedded_model_and_images_and_needs_nothing(opti
         assert {item.cell.batch_size for item in planned} == {200}
 
 
+def test_the_embedded_model_keeps_its_preset_on_the_whole_of_cifar10_c(empty):
+    planned = plan(experiment("table1"), Options(dataset="cifar10-c", model="embedded:"))
+    assert {(item.cell.model, item.cell.data) for item in planned} == {("embedded:", "cifar10-c")}
+    assert {item.line.method: item.cell.preset for item in planned}["palm"] == "embedded"
+    assert plan(experiment("adapted"), Options(dataset="cifar10-c"))[0].cell.preset == "cifar10-c"
+
+
 def test_tables_1_to_3_share_their_cells_on_the_embedded_model(empty):
     options = Options(dataset="embedded")
     first, third = (plan(experiment(name), options) for name in ("table1", "table3"))
@@ -186,7 +193,7 @@ def test_whatever_is_not_the_papers_experiment_is_labelled_and_filed_apart(optio
 
 def test_list_names_every_experiment_and_json_carries_the_published_numbers():
     text = call("--list").stdout
-    assert all(name in text for name in NAMES)
+    assert all(name in text for name in (*NAMES, *BEYOND))
     found = {item["name"]: item for item in json.loads(call("--list", "--json").stdout)}
     assert found["table1"]["published"]["cifar10-c"]["PALM"]["mean"] == 15.5
 
@@ -246,6 +253,18 @@ def test_an_experiment_runs_continues_and_is_saved_beside_the_store(stand_in, tm
     saved = {path.suffix for path in (tmp_path / "r.tables").iterdir()}
     assert saved == {".md", ".tex", ".csv"}
     assert all("4-images" in path.name for path in (tmp_path / "r.tables").iterdir())
+
+
+def test_experiments_of_our_own_run_by_name(stand_in):
+    found = json.loads(call("recurring", "differences", *stand_in, "--json").stdout)["experiments"]
+    recurring, differences = found
+    assert recurring["title"].startswith("not in the paper: The fifteen corruptions three times over")
+    table = differences["tables"][0]
+    assert table["columns"][2:4] == ["error", "from official"]
+    assert table["rows"][0][3] is None
+    by_label = {row[1]: row for row in table["rows"]}
+    early = by_label["view before stage one"]
+    assert early[2:4] == [by_label["official"][2], 0.0]  # the order changes nothing but the cost
 
 
 @pytest.mark.timeout(600)

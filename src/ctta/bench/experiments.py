@@ -214,7 +214,7 @@ def _cell(
         weights=weights,
         data=options.data or paper,
         setting=experiment.setting,
-        preset=preset_for(line.method, options.data or paper),
+        preset=preset_for(line.method, EMBEDDED if model.startswith("embedded:") else options.data or paper),
         settings=dict(line.settings),
         seed=seed,
         images=options.images,
@@ -226,7 +226,7 @@ def _cell(
 
 
 def preset_for(method: str, data: str) -> str:
-    """Preset of a method for a dataset; one without a preset `embedded` is run with that of CIFAR-10-C."""
+    """Preset of a method for a dataset, or for the embedded model; without one `embedded`, that of CIFAR-10-C."""
     return "cifar10-c" if data == EMBEDDED and EMBEDDED not in find(method).presets else data
 
 
@@ -421,6 +421,8 @@ def _tables(
         return (tables.sweep(name, title, entries, notes, experiment.nondecreasing),)
     if view == "cost":
         return (tables.cost(name, title, entries, experiment.reference, notes),)
+    if view == "differences":
+        return (tables.differences(name, title, entries, experiment.reference, notes),)
     if view == "shares":
         return (tables.shares(name, title, entries, notes),)
     if view == "forgetting":

@@ -1,4 +1,4 @@
-"""The experiments of the paper and their published numbers, read from `paper/*.yaml` and checked on the way in."""
+"""The experiments of the paper with their published numbers (`paper/*.yaml`), and our own (`beyond/*.yaml`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ctta.errors import DataError, SettingError
 from ctta.settings import suggestion
 from ctta.streams import SETTINGS
 
-View = Literal["corruptions", "means", "sweep", "shares", "importance", "forgetting", "cost"]
+View = Literal["corruptions", "means", "sweep", "shares", "importance", "forgetting", "cost", "differences"]
 """Which tables an experiment comes to."""
 
 NAMES = (
@@ -35,6 +35,8 @@ NAMES = (
     "mixed",
 )
 """The experiments, in the order of the paper."""
+BEYOND = ("correlated", "recurring", "differences")
+"""Experiments the paper does not have; `all` does not mean them."""
 
 COLUMNS = (*CORRUPTIONS, "mean", "selected", "clean_accuracy", "seconds")
 """What a published number may be of: an error in %, a share in %, an accuracy in %, seconds per batch."""
@@ -100,11 +102,12 @@ def experiment(name: str) -> Experiment:
     >>> experiment("table1").published["cifar10-c"]["PALM"]["mean"]
     15.5
     """
-    if name not in NAMES:
+    known = (*NAMES, *BEYOND)
+    if name not in known:
         raise SettingError(
-            f"There is no experiment `{name}`.{suggestion(name, NAMES)} Experiments: {', '.join(NAMES)}."
+            f"There is no experiment `{name}`.{suggestion(name, known)} Experiments: {', '.join(known)}."
         )
-    file = files("ctta.bench") / "paper" / f"{name}.yaml"
+    file = files("ctta.bench") / ("paper" if name in NAMES else "beyond") / f"{name}.yaml"
     return read(name, file.read_text("utf-8"), str(file))
 
 

@@ -27,6 +27,12 @@ class Entry:
 
 
 Number = Callable[[Summary], float]
+SHARES: dict[str, Number] = {
+    "selected": lambda run: run.selected,
+    "moved": lambda run: run.moved,
+    "ever selected": lambda run: run.ever_selected,
+}
+"""Shares of the adaptable parameters that a summary has."""
 
 
 def mean_error(run: Summary) -> float:
@@ -50,8 +56,8 @@ def gradual(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str
 
 def shares(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
     """Share of the adaptable parameters selected beside the paper's; moved, and ever selected by the end."""
-    more: dict[str, Number] = {"moved": lambda run: run.moved, "ever selected": lambda run: run.ever_selected}
-    return _beside(name, title, entries, notes, lambda run: run.selected, "selected", more, digits=2)
+    more = {share: number for share, number in SHARES.items() if share != "selected"}
+    return _beside(name, title, entries, notes, SHARES["selected"], "selected", more, digits=2)
 
 
 def sweep(
@@ -59,7 +65,7 @@ def sweep(
 ) -> Table:
     """Mean error over the values of one setting, with the share of parameters selected."""
     checks = [nondecreasing_note(entries)] if nondecreasing == "selected" else []
-    more: dict[str, Number] = {"selected": lambda run: run.selected}
+    more = {"selected": SHARES["selected"]}
     return _beside(name, title, entries, [*notes, *checks], mean_error, "mean", more, digits=2)
 
 
@@ -196,6 +202,28 @@ def shared_cores_note(entries: Sequence[Entry]) -> list[str]:
         f"Timed while up to {most} cells ran at once, which share memory and caches; the cleanest times come from "
         "--processes 1 and a new --store (finished cells are not run again)."
     ]
+
+
+def differences(
+    name: str, title: str, entries: Sequence[Entry], reference: str, notes: Sequence[str] = ()
+) -> Table:
+    """Mean error of every entry and how far it is from that of one; shares selected and moved, cost."""
+    rows = []
+    for entry in entries:
+        base = next((e for e in entries if (e.dataset, e.label) == (entry.dataset, reference)), None)
+        ours, theirs = _of(entry, mean_error), _of(base, mean_error) if base else None
+        rows.append(
+            (
+                entry.dataset,
+                entry.label,
+                ours.mean if ours else "not run",
+                Difference(ours.mean - theirs.mean) if ours and theirs and entry is not base else None,
+                *(_plain(entry, number) for number in SHARES.values()),
+                _known([run.passes for run in entry.runs]),
+            )
+        )
+    heads = ("dataset", "method", "error", f"from {reference}", *SHARES)
+    return Table(name, title, columns((*heads, "forward passes"), 2), tuple(rows), tuple(notes))
 
 
 def importance(

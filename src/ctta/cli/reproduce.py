@@ -58,7 +58,7 @@ def command(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Run experiments of the paper (or `all`) and print ours, the paper's numbers and the difference.
+    """Run experiments (or `all` of the paper) and print ours, the paper's numbers and the difference.
 
     All cells of all experiments are run together, those they share once. Finished ones are never run again,
     killed ones go on. The tables of an experiment are printed as soon as it is complete, and saved as Markdown,
@@ -69,18 +69,19 @@ def command(
     """
     from ctta.bench.experiments import Options, Work
     from ctta.bench.plan import read_words
-    from ctta.bench.published import NAMES, experiment
+    from ctta.bench.published import BEYOND, NAMES, experiment
 
     if show_list:
         _list(as_json)
         return
     if not names:
-        raise click.UsageError(f"Name an experiment: {', '.join(NAMES)}, or all.")
+        raise click.UsageError(f"Name an experiment: {', '.join((*NAMES, *BEYOND))}, or all.")
     if weights and not model:
         raise click.UsageError("--weights are those of --model: name one.")
     if report and report.resolve() == store.resolve():
         raise click.UsageError("--report would be written over the store: name another file.")
-    chosen = [experiment(name) for name in (NAMES if "all" in names else dict.fromkeys(names))]
+    wanted = [inner for name in names for inner in (NAMES if name == "all" else (name,))]
+    chosen = [experiment(name) for name in dict.fromkeys(wanted)]
     words = read_words({"seeds": seeds, "corruptions": corruptions}, owner="`ctta reproduce`")
     options = Options(
         dataset=dataset,
@@ -160,9 +161,9 @@ def save(result: Reproduction, folder: Path, tag: str) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from ctta.bench.published import NAMES, experiment
+    from ctta.bench.published import BEYOND, NAMES, experiment
 
-    found = [experiment(name) for name in NAMES]
+    found = [experiment(name) for name in (*NAMES, *BEYOND)]
     if as_json:
         rows = [
             {
@@ -179,7 +180,7 @@ def _list(as_json: bool) -> None:
         return
     for e in found:
         click.echo(f"{e.name:15}{e.place}: {e.title}")
-    click.echo("Run one: ctta reproduce NAME, or all of them: ctta reproduce all")
+    click.echo("Run one: ctta reproduce NAME, or all of the paper: ctta reproduce all")
 
 
 def _folder(store: Path) -> Path:
