@@ -144,6 +144,8 @@ class Reproduction:
     not_run: tuple[NotRun, ...]
     keys: dict[str, list[str]] = field(default_factory=dict)
     """The store's keys behind every row, "dataset / label"."""
+    notes: tuple[str, ...] = ()
+    corruptions: tuple[str, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON-ready data."""
@@ -353,10 +355,30 @@ def _reproduction(
         if o.key is None
     )
     words = f" [{'; '.join(options.labels)}]" if options.labels else ""
-    title = f"{experiment.place}: {experiment.title}{words}"
-    notes = [*_why(not_run, len(planned)), *_about(experiment, planned, options), *experiment.notes]
-    made = _tables(experiment, title, entries, notes, options)
-    return Reproduction(experiment, title, made, not_run, keys)
+    return made_of(
+        experiment,
+        f"{experiment.place}: {experiment.title}{words}",
+        entries,
+        notes=[*_why(not_run, len(planned)), *_about(experiment, planned, options), *experiment.notes],
+        corruptions=options.corruptions,
+        keys=keys,
+        not_run=not_run,
+    )
+
+
+def made_of(
+    experiment: Experiment,
+    title: str,
+    entries: list[Entry],
+    *,
+    notes: Sequence[str],
+    corruptions: tuple[str, ...] | None,
+    keys: dict[str, list[str]],
+    not_run: tuple[NotRun, ...] = (),
+) -> Reproduction:
+    """Make the tables of an experiment from its entries."""
+    made = _tables(experiment, title, entries, list(notes), corruptions)
+    return Reproduction(experiment, title, made, not_run, keys, tuple(notes), corruptions)
 
 
 def _why(not_run: Sequence[NotRun], planned: int) -> list[str]:
@@ -400,11 +422,11 @@ def _was_made(dataset: str) -> bool:
 
 
 def _tables(
-    experiment: Experiment, title: str, entries: list[Entry], notes: list[str], options: Options
+    experiment: Experiment, title: str, entries: list[Entry], notes: list[str], chosen: tuple[str, ...] | None
 ) -> tuple[Table, ...]:
     name, view = experiment.name, experiment.view
     if view == "corruptions":
-        wanted = options.corruptions or CORRUPTIONS
+        wanted = chosen or CORRUPTIONS
         return (
             tables.means(name, title, entries, notes),
             tables.corruptions(f"{name}-corruptions", f"{title}, per corruption", entries, wanted),

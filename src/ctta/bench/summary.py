@@ -68,6 +68,11 @@ class Summary:
 def summarise(store: Store, record: CellRecord, rows: Sequence[BatchRow] | None = None) -> Summary:
     """Read the rows of a cell (unless they are at hand) and sum them up."""
     rows = store.batches(record.key) if rows is None else rows
+    return summary_of(record, rows, store.domains(record.key))
+
+
+def summary_of(record: CellRecord, rows: Sequence[BatchRow], domains: list[dict[str, Any]]) -> Summary:
+    """Sum up the rows of a cell and what was measured after its domains."""
     visits = visits_of(rows)
     pooled: dict[str, list[int]] = {}
     for visit in visits:
@@ -96,7 +101,7 @@ def summarise(store: Store, record: CellRecord, rows: Sequence[BatchRow] | None 
         passes=statistics.median(row.seconds for row in rows) / statistics.median(units) if units else None,
         memory=max(memory, default=None),
         skipped=sum(row.skipped for row in rows),
-        clean_error=_clean(store.domains(record.key)),
+        clean_error=_clean(domains),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,9 @@ INCOMPLETE = 3
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the page of `ctta report` at the end."
 )
+@click.option(
+    "--rows", type=click.Path(file_okay=False, path_type=Path), help="Keep the rows behind the tables in a folder."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 def command(
     names: tuple[str, ...],
@@ -56,6 +60,7 @@ def command(
     store: Path,
     where: Where,
     report: Path | None,
+    rows: Path | None,
     as_json: bool,
 ) -> None:
     """Run experiments (or `all` of the paper) and print ours, the paper's numbers and the difference.
@@ -97,6 +102,8 @@ def command(
         work = Work(chosen, options)
         results = run(work, where, store, console, None if as_json else Console())
         page = _page(store, report) if report else None
+        if rows:
+            _keep(results, store, rows, options.tag)
     if as_json:
         data = {"store": str(store), "report": str(page) if page else None}
         click.echo(json.dumps({**data, "experiments": [result.to_dict() for result in results]}, indent=2))
@@ -146,6 +153,27 @@ def _page(path: Path, target: Path) -> Path | None:
             return write_page(store, target)
     click.echo(f"{target} is not written: no cell is finished", err=True)
     return None
+
+
+def _keep(results: Iterable[Reproduction], path: Path, folder: Path, tag: str) -> None:
+    """Write EXPERIMENT.TAG.jsonl for every experiment of which something ran, with the command that made it."""
+    from ctta.bench import archive
+    from ctta.bench.store import Store
+
+    said = click.get_current_context()
+    with Store(path, read_only=True) as store:
+        for result in results:
+            if any(result.keys.values()):
+                name = result.experiment.name
+                command = " ".join(["ctta reproduce", name, *_words(said)])
+                archive.write(folder / f"{name}{f'.{tag}' if tag else ''}.jsonl", result, store, command)
+
+
+def _words(said: click.Context) -> list[str]:
+    """The options that decide the numbers, as they were given."""
+    chosen = ("dataset", "model", "weights", "images", "corruptions", "batch_size", "seeds")
+    given = {name: said.params[name] for name in chosen if said.params[name] not in (None, "")}
+    return [shlex.join([f"--{name.replace('_', '-')}", str(value)]) for name, value in given.items()]
 
 
 def save(result: Reproduction, folder: Path, tag: str) -> None:

@@ -1,0 +1,182 @@
+"""A reproduction as one file to keep: its command, and the rows of every cell behind it.
+
+JSON lines: a header, then one line a cell with its manifest. Batches are merged to stays in a domain, which is all
+that the tables need, so that a whole study fits into a repository. `read` makes the same tables of it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ctta.bench.experiments import Reproduction, made_of
+from ctta.bench.published import experiment
+from ctta.bench.store import CellRecord, Store
+from ctta.bench.summary import Summary, summary_of
+from ctta.bench.tables import Entry
+from ctta.errors import DataError
+from ctta.evaluation import BatchRow
+from ctta.files import write as write_file
+
+FORMAT = 1
+DIGITS = 6
+"""Significant digits kept of every number that is not a count."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What a file holds: the command that made it, and the tables that follow from its rows."""
+
+    command: str
+    result: Reproduction
+    runs: dict[str, Summary]
+    """Every cell by its key."""
+
+
+def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
+    """Keep a reproduction with the rows behind it; the file is complete or not there."""
+    header = {
+        "format": FORMAT,
+        "command": command,
+        "experiment": result.experiment.name,
+        "title": result.title,
+        "notes": list(result.notes),
+        "corruptions": result.corruptions,
+        "rows": result.keys,
+    }
+    keys = dict.fromkeys(key for found in result.keys.values() for key in found)
+    lines = [header, *(_cell(store, key) for key in keys)]
+    return write_file(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _cell(store: Store, key: str) -> dict[str, Any]:
+    record, rows = store.cell(key), store.batches(key)
+    whole = summary_of(record, rows, domains := store.domains(key))
+    return {
+        "key": record.key,
+        "label": record.label,
+        "manifest": record.manifest,
+        "batches": record.total,
+        "started": record.started,
+        "finished": record.finished,
+        "seconds": _short(whole.seconds),
+        "passes": _short(whole.passes),
+        "stays": [_short(row.to_dict()) for row in stays(rows)],
+        "domains": _short(domains),
+    }
+
+
+def read(file: Path) -> Archive:
+    """Read a kept reproduction and make its tables again."""
+    try:
+        header, *cells = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        if header["format"] != FORMAT:
+            raise DataError(f"{file} has format {header['format']}, and this version reads {FORMAT}.")
+        runs = {cell["key"]: _summary(cell) for cell in cells}
+        about = experiment(header["experiment"])
+        entries = []
+        for place, keys in header["rows"].items():
+            dataset, _, label = place.partition(" / ")
+            line = next(line for line in about.rows if line.label == label)
+            paper = runs[keys[0]].record.manifest["cell"]["data"] if keys else dataset
+            beside = about.beside(line, paper if paper in about.datasets else next(iter(about.datasets)))
+            entries.append(Entry(dataset, label, tuple(runs[key] for key in keys), beside))
+        corruptions = header["corruptions"]
+        result = made_of(
+            about,
+            header["title"],
+            entries,
+            notes=header["notes"],
+            corruptions=tuple(corruptions) if corruptions else None,
+            keys=header["rows"],
+        )
+    except (OSError, ValueError, KeyError, StopIteration, TypeError) as error:
+        raise DataError(f"{file} is not a kept reproduction, or it is damaged: {error!r}.") from error
+    return Archive(header["command"], result, runs)
+
+
+def _summary(cell: dict[str, Any]) -> Summary:
+    total = cell["batches"]
+    record = CellRecord(
+        cell["key"],
+        cell["label"],
+        "done",
+        cell["manifest"],
+        total,
+        total,
+        None,
+        cell["started"],
+        cell["finished"],
+    )
+    rows = [BatchRow.from_dict(row) for row in cell["stays"]]
+    # percentiles of single batches do not follow from stays
+    return replace(summary_of(record, rows, cell["domains"]), seconds=cell["seconds"], passes=cell["passes"])
+
+
+def stays(rows: Sequence[BatchRow]) -> Iterator[BatchRow]:
+    """Merge the batches of each stay in a domain to one row: counts add up, the rest is a mean over the images.
+
+    Times are medians, memory is the highest, and the share ever selected that of the last batch.
+    """
+    for _, group in itertools.groupby(rows, key=lambda row: row.domain):
+        yield _merged(list(group))
+
+
+def _merged(rows: Sequence[BatchRow]) -> BatchRow:
+    samples = sum(row.samples for row in rows)
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        for domain, (some, wrong) in row.counts.items():
+            total = counts.setdefault(domain, [0, 0])
+            counts[domain] = [total[0] + some, total[1] + wrong]
+    units = [row.unit for row in rows if row.unit is not None]
+    memory = [row.memory for row in rows if row.memory is not None]
+    kept = [row.kept for row in rows if row.kept is not None]
+    shares = _means(row.shares for row in rows)
+    if "ever_selected" in shares:
+        shares["ever_selected"] = rows[-1].shares["ever_selected"]
+    return replace(
+        rows[0],
+        samples=samples,
+        wrong=sum(row.wrong for row in rows),
+        counts=counts,
+        confidence=sum(row.confidence * row.samples for row in rows) / samples,
+        nll=sum(row.nll * row.samples for row in rows) / samples,
+        brier=sum(row.brier * row.samples for row in rows) / samples,
+        bins=[
+            [sum(values) for values in zip(*places, strict=True)]
+            for places in zip(*(row.bins for row in rows), strict=True)
+        ],
+        seconds=statistics.median(row.seconds for row in rows),
+        unit=statistics.median(units) if units else None,
+        memory=max(memory, default=None),
+        shares=shares,
+        losses=_means(row.losses for row in rows),
+        kept=sum(kept) if kept else None,
+        rates=_means(row.rates for row in rows),
+        importance=_means(row.importance for row in rows),
+        skipped=any(row.skipped for row in rows),
+        reason=next((row.reason for row in rows if row.reason), None),
+    )
+
+
+def _means(mappings: Iterable[dict[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            found.setdefault(name, []).append(value)
+    return {name: statistics.fmean(values) for name, values in found.items()}
+
+
+def _short(value: Any) -> Any:
+    """Numbers with a few digits: more would only be noise in a file that people compare."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _short(item) for name, item in value.items()}
+    return [_short(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,81 @@
+"""Kept reproductions: the same tables come out of the file, and a damaged one is refused."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from tests.unit.test_reproduce import MODEL
+
+from ctta.bench import archive
+from ctta.bench.store import Store
+from ctta.bench.summary import summarise
+from ctta.cli import cli
+from ctta.errors import DataError
+
+NAMES = ("adapted", "importance", "forgetting", "pseudo-labels", "cost")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Some experiments on an untrained model, two corruptions, several batches a domain; rows kept."""
+    folder = tmp_path_factory.mktemp("kept")
+    (folder / "own.py").write_text(MODEL)
+    words = [
+        *("reproduce", *NAMES, "--model", f"{folder / 'own.py'}:make", "--dataset", "embedded", "--json"),
+        *("--corruptions", "fog,contrast", "--images", "6", "--batch-size", "2", "--seeds", "0,1"),
+        *("--store", str(folder / "r.sqlite"), "--processes", "1", "--threads", "1", "--rows", str(folder)),
+    ]
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found = {item["experiment"]: item for item in json.loads(result.stdout)["experiments"]}
+    return folder, found
+
+
+def file_of(folder, name):
+    (file,) = folder.glob(f"{name}.*.jsonl")
+    return file
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tables_come_out_of_the_file_as_they_were(kept, name):
+    folder, found = kept
+    again = archive.read(file_of(folder, name)).result.to_dict()
+    assert again["title"] == found[name]["title"]
+    assert again["cells"] == found[name]["cells"]
+    for mine, theirs in zip(again["tables"], found[name]["tables"], strict=True):
+        assert (mine["columns"], mine["notes"]) == (theirs["columns"], theirs["notes"])
+        for row, expected in zip(mine["rows"], theirs["rows"], strict=True):
+            numbers = [v for v in expected if isinstance(v, float)]
+            assert [v for v in row if isinstance(v, float)] == pytest.approx(numbers, rel=1e-3, abs=1e-6)
+            assert [v for v in row if isinstance(v, str)] == [v for v in expected if isinstance(v, str)]
+
+
+def test_errors_are_kept_to_the_last_image_and_each_stay_is_one_row(kept):
+    folder, _ = kept
+    kept_runs = archive.read(file_of(folder, "forgetting")).runs
+    with Store(folder / "r.sqlite", read_only=True) as store:
+        for key, run in kept_runs.items():
+            whole = summarise(store, store.cell(key))
+            assert run.visits == whole.visits
+            assert (run.mean, run.mean_level5) == (whole.mean, whole.mean_level5)
+            assert len(list(archive.stays(store.batches(key)))) == len(whole.visits) == 2
+            assert run.record.manifest == store.cell(key).manifest
+
+
+def test_the_file_says_which_command_gives_its_numbers_again(kept):
+    folder, _ = kept
+    command = archive.read(file_of(folder, "adapted")).command
+    assert command.startswith("ctta reproduce adapted --dataset embedded --model ")
+    assert command.endswith("--images 6 --corruptions fog,contrast --batch-size 2 --seeds 0,1")
+
+
+def test_a_damaged_file_and_one_of_a_later_format_are_refused(kept, tmp_path):
+    text = file_of(kept[0], "adapted").read_text()
+    bad = tmp_path / "bad.jsonl"
+    for content in (text[: len(text) // 2], "", "{}\n", text.replace('"stays"', '"days"')):
+        bad.write_text(content)
+        with pytest.raises(DataError, match=r"bad\.jsonl is not a kept reproduction"):
+            archive.read(bad)
+    bad.write_text(text.replace('"format": 1', '"format": 9', 1))
+    with pytest.raises(DataError, match="format 9, and this version reads 1"):
+        archive.read(bad)
