@@ -12,7 +12,9 @@ batch, for the literal step too: an untrained network would otherwise select eve
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ ARCHITECTURES = {"resnet-20": 200, "wrn-28-2": 200, "wrn-16-4": 200, "resnext-29
 PALM: dict[str, dict[str, Any]] = {
     "exact": {},
     "fast": {"speed": "fast"},
+    "compiled": {"compile": True},
     "low memory": {"memory": "low"},
     "lowest memory": {"memory": "lowest"},
 }
@@ -122,10 +125,24 @@ def peak_memory(row: str, arch: str, batch: int, size: int, share: float, thread
         step = contestant(row, given)
     except ctta.UnsupportedModelError:
         return None
+    gc.collect()  # what the set-up left behind must not be taken for part of the loaded model
     before = resident()
     step()
     step()
     return resident("VmHWM") - before
+
+
+def in_own_process(*task: Any) -> float | None:
+    """Run `peak_memory` in a new process that gives large blocks back to the system as soon as they are freed.
+
+    Otherwise glibc keeps blocks of up to 32 MB for later, and the peak would depend on how well they fit.
+    """
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**20)  # read by the new process when it starts
+    try:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(peak_memory, task)
+    finally:
+        del os.environ["MALLOC_MMAP_THRESHOLD_"]
 
 
 def resident(which: str = "VmRSS") -> float:
@@ -147,7 +164,6 @@ def report(arch: str, arguments: argparse.Namespace) -> None:
     literal = seconds.get("literal")
     print(f"\n{arch}, batch {batch}, {arguments.threads} threads, eta {given.eta:.3g}")
     print(f"{'':18}{'of literal':>11}{'forward passes':>16}{'(middle half)':>16}{'peak MB':>9}", flush=True)
-    spawn = multiprocessing.get_context("spawn")
     for row, values in seconds.items():
         passes = [value / one for value, one in zip(values, unit, strict=True)]
         low, middle, high = (
@@ -156,9 +172,7 @@ def report(arch: str, arguments: argparse.Namespace) -> None:
         share = f"{statistics.median(values) / statistics.median(literal):.2f}" if literal else ""
         peak = None
         if not arguments.no_memory:
-            task = (row, arch, batch, arguments.size, arguments.share, arguments.threads)
-            with spawn.Pool(1) as pool:
-                peak = pool.apply(peak_memory, task)
+            peak = in_own_process(row, arch, batch, arguments.size, arguments.share, arguments.threads)
         memory = "" if peak is None else f"{peak:.0f}"
         print(f"{row:18}{share:>11}{middle:>16.2f}{f'{low:.2f} to {high:.2f}':>16}{memory:>9}", flush=True)
 

@@ -11,6 +11,7 @@ from ctta.bench.store import Store
 from ctta.bench.summary import summarise
 from ctta.cli import cli
 from ctta.errors import DataError
+from ctta.report.page import render
 
 NAMES = ("adapted", "importance", "forgetting", "pseudo-labels", "cost")
 
@@ -60,6 +61,18 @@ def test_errors_are_kept_to_the_last_image_and_each_stay_is_one_row(kept):
             assert (run.mean, run.mean_level5) == (whole.mean, whole.mean_level5)
             assert len(list(archive.stays(store.batches(key)))) == len(whole.visits) == 2
             assert run.record.manifest == store.cell(key).manifest
+
+
+def test_a_store_made_of_kept_files_gives_the_same_summaries_and_a_page(kept, tmp_path):
+    folder, _ = kept
+    files = [file_of(folder, name) for name in ("forgetting", "pseudo-labels")]
+    with Store(tmp_path / "s.sqlite") as store:
+        assert [archive.restore(file, store) for file in files] == [6, 4]
+        assert archive.restore(files[0], store) == 0
+        for key, run in {**archive.read(files[0]).runs, **archive.read(files[1]).runs}.items():
+            again = summarise(store, store.cell(key))
+            assert (again.visits, again.clean_error) == (run.visits, run.clean_error)
+        assert "contrast" in render(store)
 
 
 def test_the_file_says_which_command_gives_its_numbers_again(kept):

@@ -374,6 +374,19 @@ def test_the_view_can_be_of_a_part_of_the_batch():
     assert seen == [50, 32, 8]
 
 
+def test_views_can_be_taken_in_every_so_many_batches_with_entropy_alone_in_between(stream64):
+    adapter, entropy_alone = palm(view_every=2, eta=0.05), palm(lam=0, eta=0.05)
+    seen = []
+    for x in stream64[:4]:
+        adapter(x)
+        seen.append("consistency" in adapter.last.losses)
+    assert seen == [True, False, True, False]
+    shifted = palm(view_every=2, eta=0.05)
+    shifted.method.passes = 1
+    assert torch.equal(shifted(stream64[0]), entropy_alone(stream64[0]))
+    assert all(torch.equal(value, weights(shifted)[name]) for name, value in weights(entropy_alone).items())
+
+
 def test_fast_stands_for_its_settings_and_they_can_be_changed_one_by_one():
     fast = palm(speed="fast").settings
     assert {name: getattr(fast, name) for name in FAST} == FAST

@@ -100,6 +100,24 @@ def read(file: Path) -> Archive:
     return Archive(header["command"], result, runs)
 
 
+def restore(file: Path, store: Store) -> int:
+    """Enter the cells of a kept reproduction into a store, a row a stay, for pages and figures; returns how many.
+
+    Cells the store has already are left as they are.
+    """
+    read(file)  # whole, or refused
+    cells = [json.loads(line) for line in file.read_text("utf-8").splitlines()[1:]]
+    entered = 0
+    for cell in cells:
+        rows = [replace(BatchRow.from_dict(row), batch=place) for place, row in enumerate(cell["stays"])]
+        claim = store.claim(cell["key"], cell["label"], cell["manifest"], len(rows))
+        if claim is not None:
+            store.append(cell["key"], rows, list(enumerate(cell["domains"])))
+            store.finish(cell["key"])
+            entered += 1
+    return entered
+
+
 def _summary(cell: dict[str, Any]) -> Summary:
     total = cell["batches"]
     record = CellRecord(

@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ from ctta.functional import (
     uniform_kl,
 )
 from ctta.methods.checkpointing import checkpointed
+from ctta.methods.compiling import is_compiled, run_compiled
 from ctta.methods.kept import per_tensor, scalar
 from ctta.methods.layers import Group
 from ctta.methods.lr_schemes import STEP_OF_PALM, TORCH, OptimizerMemory, require_scheme
@@ -177,6 +179,7 @@ class PalmSettings:
     refresh: int = setting(
         1, "Stage one and new learning rates every so many batches; selection and rates stay in between.", low=1
     )
+    view_every: int = setting(1, "Consistency loss in every so many batches; entropy alone in between.", low=1)
     view_share: float = setting(
         1.0,
         f"Share of the batch that the consistency loss looks at, evenly spread, at least {SMALLEST_VIEW} images.",
@@ -189,8 +192,19 @@ class PalmSettings:
         "blocks (they are run again too); same result.",
     )
 
+    compile: bool = setting(
+        False,
+        "Run the network through torch.compile: the first batch takes long, and whether the others gain depends "
+        "on the machine (see docs/palm.md).",
+    )
+
     def __post_init__(self) -> None:
-        """Refuse an eta and a share at once, schemes that do not exist, and a second base rate for PALM."""
+        """Refuse settings that contradict each other, schemes that do not exist, a second base rate for PALM."""
+        if self.compile and self.memory == "lowest":
+            raise SettingError(
+                'Expected either compile=True or memory="lowest", but got both: torch.compile does not see blocks '
+                'that are run again. memory="low" goes with it.'
+            )
         require_scheme(self.lr_scheme)
         if self.lr_scheme == "palm" and not isinstance(self.scheme_lr, str):
             raise SettingError(
@@ -271,7 +285,7 @@ class Palm(OptimizerMemory[PalmSettings]):
     threshold: float | None = scalar(None, 'The eta that eta="auto" found on the first batch.')
     temperature: float = scalar(lambda m: m.settings.temperature, "Temperature T in force.")
     selection: list[str] = scalar(lambda _: [], "Tensors selected when stage one last ran.")
-    passes: int = scalar(0, "Passes of the procedure since the reset, which `refresh` counts.")
+    passes: int = scalar(0, "Passes of the procedure since the reset, which `refresh` and `view_every` count.")
 
     def adaptable(self) -> Group:
         """Conv and norm layers, unless the settings say otherwise."""
@@ -289,12 +303,22 @@ class Palm(OptimizerMemory[PalmSettings]):
 
     def step(self, x: Tensor) -> Tensor:
         """Select, set the learning rates, update; return the logits before the (last) update."""
+        first_compiled = self.settings.compile and not is_compiled(self.model)
+        start = perf_counter()
         for _ in range(self.settings.steps):
             logits = self.adapt(x)
         if self.settings.returned_logits == "after":
             with torch.no_grad():
-                logits = self.forward(x)
+                logits = self.run(x)
+        if first_compiled:
+            self._note_in_words(f"compiling took {perf_counter() - start:.1f} s, this batch included")
         return logits
+
+    def run(self, x: Tensor) -> Tensor:
+        """Logits of the model for the batch, through torch.compile where the settings say so."""
+        if not self.settings.compile:
+            return self.forward(x)
+        return run_compiled(self.model, lambda: self.forward(x))
 
     def adapt(self, x: Tensor) -> Tensor:
         """One pass of the whole procedure; returns the logits it started from."""
@@ -303,7 +327,7 @@ class Palm(OptimizerMemory[PalmSettings]):
         self.passes += 1
         with checkpointed(self.model) if s.memory == "lowest" else nullcontext():
             with self.graph_to(self.adapted if due else self.moving()):
-                logits = self.forward(x)
+                logits = self.run(x)
             view = self.look_again(x, self.adapted) if s.forward_order == "early" else None
             if s.selection == "none" and s.lr_scheme != "palm":
                 self.take_all()
@@ -313,7 +337,8 @@ class Palm(OptimizerMemory[PalmSettings]):
                 self.update_importance(gradients, self.selection)
                 del gradients
             else:
-                self.note(selected=tuple(self.selection), notes=("selection and learning rates of before",))
+                self.note(selected=tuple(self.selection))
+                self._note_in_words("selection and learning rates of before")
             if view is None:
                 view = self.look_again(x, self.moving())
             self.update(logits, view)
@@ -356,8 +381,9 @@ class Palm(OptimizerMemory[PalmSettings]):
             scores=scores,
             eta=None if math.isinf(eta) else eta,
             temperature=s.pl_temperature if s.selection == "pseudo-label" else self.temperature,
-            notes=(f"not used by the model: {', '.join(unused)}",) if unused else (),
         )
+        if unused:
+            self._note_in_words(f"not used by the model: {', '.join(unused)}")
         return selected
 
     def take_all(self) -> None:
@@ -421,19 +447,21 @@ class Palm(OptimizerMemory[PalmSettings]):
     def look_again(self, x: Tensor, names: Iterable[str]) -> View | None:
         """Run an augmented view, with a graph to these tensors; None where the view carries no weight."""
         s = self.settings
-        if s.lam == 0:
+        if s.lam == 0 or (self.passes - 1) % s.view_every:
             return None
         count = min(len(x), max(SMALLEST_VIEW, round(s.view_share * len(x))))
         rows = torch.linspace(0, len(x) - 1, count, device=x.device).long() if count < len(x) else None
         images = self.view(x if rows is None else x[rows])
         unneeded = s.memory != "normal" or s.consistency_detach == "view"
         with self.graph_to(() if unneeded else names):
-            return View(images, self.forward(images), rows)
+            return View(images, self.run(images), rows)
 
     def graph_to(self, names: Iterable[str]) -> AbstractContextManager[None]:
-        """Record the graph to some tensors only; to all of them where blocks will be run again."""
-        again = self.settings.memory == "lowest" and bool(set(names))
-        return super().graph_to(self.adapted if again else names)
+        """Record the graph to some tensors only; to all of them where blocks are run again or compiled."""
+        wanted = set(names)
+        if self.settings.compile:  # every other set of tensors would be compiled anew
+            return nullcontext() if wanted else torch.no_grad()
+        return super().graph_to(self.adapted if wanted and self.settings.memory == "lowest" else wanted)
 
     def objective(self, logits: Tensor, view: View | None) -> Tensor | None:
         """Filtered entropy plus weighted consistency (Eq. 9-11), or None where there is nothing to do."""
@@ -509,7 +537,7 @@ class Palm(OptimizerMemory[PalmSettings]):
         logits = view.logits
         if self.settings.memory != "normal":
             with self.graph_to(names):
-                logits = self.forward(view.images)
+                logits = self.run(view.images)
         return self.gradients(logits, names, along=along)
 
     def descend(self, gradients: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
