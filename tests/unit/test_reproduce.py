@@ -164,6 +164,14 @@ def test_cells_that_experiments_share_are_one_task_and_end_all_of_them(stand_in,
     assert len(work.waiting("forgetting")) == 3
 
 
+def test_some_rows_can_be_chosen_by_their_labels_and_unknown_ones_are_refused(empty):
+    options = Options(dataset="embedded", only=("PALM", "Source"))
+    assert [item.line.label for item in plan(experiment("table1"), options)] == ["Source", "PALM"]
+    assert options.tag == "embedded.PALM-Source"
+    with pytest.raises(SettingError, match="table1 has no row Plam: its rows are Source, BN-1"):
+        plan(experiment("table1"), Options(dataset="embedded", only=("Plam",)))
+
+
 def test_one_dataset_can_be_chosen_and_a_foreign_one_is_refused(empty):
     assert {item.paper for item in plan(experiment("lambda"), Options(dataset="cifar100-c"))} == {"cifar100-c"}
     with pytest.raises(SettingError, match="table2 is about cifar100-c, not cifar10-c"):

@@ -52,6 +52,8 @@ class Options:
     corruptions: tuple[str, ...] | None = None
     batch_size: int | None = None
     seeds: tuple[int, ...] = (0,)
+    only: tuple[str, ...] | None = None
+    """Labels of the rows to run; None: all."""
 
     @property
     def data(self) -> str | None:
@@ -87,6 +89,7 @@ class Options:
         parts += [f"{self.images}-images"] if self.images is not None else []
         parts += [f"{len(self.corruptions)}-corruptions"] if self.corruptions is not None else []
         parts += [f"batch-{self.batch_size}"] if self.batch_size is not None else []
+        parts += ["-".join(self.only)] if self.only is not None else []
         return ".".join("".join(c if c.isalnum() or c in "-_" else "-" for c in part) for part in parts if part)
 
 
@@ -177,11 +180,25 @@ def plan(experiment: Experiment, options: Options) -> list[Planned]:
     out = []
     for paper, benchmark in _chosen(experiment, options).items():
         needs = _needs(experiment, paper, benchmark, options)
-        for line in experiment.lines(paper):
+        for line in _wanted(experiment, paper, options):
             for seed in options.seeds:
                 cell = _cell(experiment, paper, benchmark, line, seed, options)
                 out.append(Planned(options.data or paper, paper, line, cell, needs))
     return out
+
+
+def _wanted(experiment: Experiment, dataset: str, options: Options) -> list[Line]:
+    """Rows to run, all or some."""
+    lines = experiment.lines(dataset)
+    if options.only is None:
+        return lines
+    unknown = [label for label in options.only if label not in {line.label for line in lines}]
+    if unknown:
+        raise SettingError(
+            f"Experiment {experiment.name} has no row {', '.join(unknown)}: its rows are "
+            f"{', '.join(line.label for line in lines)}."
+        )
+    return [line for line in lines if line.label in options.only]
 
 
 def _chosen(experiment: Experiment, options: Options) -> dict[str, Benchmark]:

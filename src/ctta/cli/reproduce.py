@@ -30,6 +30,7 @@ INCOMPLETE = 3
 @click.option("--weights", type=click.Path(path_type=Path), help="Weight file of --model.")
 @click.option("--images", type=click.IntRange(min=1), help="Images per domain: a slice, labelled as one.")
 @click.option("--corruptions", help="Some corruptions, separated by commas: labelled too.")
+@click.option("--only", help="Some rows of the table by their labels, separated by commas.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Images per batch (default: the paper's).")
 @click.option("--seeds", default="0", show_default=True, help="Seeds: numbers and ranges, as in 0,1,2 or 0-4.")
 @click.option(
@@ -55,6 +56,7 @@ def command(
     weights: Path | None,
     images: int | None,
     corruptions: str | None,
+    only: str | None,
     batch_size: int | None,
     seeds: str,
     store: Path,
@@ -96,6 +98,7 @@ def command(
         corruptions=tuple(words["corruptions"]) if corruptions else None,
         batch_size=batch_size,
         seeds=tuple(words["seeds"]),
+        only=tuple(label.strip() for label in only.split(",")) if only else None,
     )
     console = Console(stderr=True)
     with stoppable(console):
@@ -171,7 +174,7 @@ def _keep(results: Iterable[Reproduction], path: Path, folder: Path, tag: str) -
 
 def _words(said: click.Context) -> list[str]:
     """The options that decide the numbers, as they were given."""
-    chosen = ("dataset", "model", "weights", "images", "corruptions", "batch_size", "seeds")
+    chosen = ("dataset", "model", "weights", "images", "corruptions", "only", "batch_size", "seeds")
     given = {name: said.params[name] for name in chosen if said.params[name] not in (None, "")}
     return [shlex.join([f"--{name.replace('_', '-')}", str(value)]) for name, value in given.items()]
 
