@@ -34,6 +34,7 @@ class Archive:
 
     command: str
     result: Reproduction
+    entries: tuple[Entry, ...]
     runs: dict[str, Summary]
     """Every cell by its key."""
 
@@ -97,7 +98,7 @@ def read(file: Path) -> Archive:
         )
     except (OSError, ValueError, KeyError, StopIteration, TypeError) as error:
         raise DataError(f"{file} is not a kept reproduction, or it is damaged: {error!r}.") from error
-    return Archive(header["command"], result, runs)
+    return Archive(header["command"], result, tuple(entries), runs)
 
 
 def restore(file: Path, store: Store) -> int:
