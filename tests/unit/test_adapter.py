@@ -466,3 +466,28 @@ def test_two_seeds_draw_two_augmentations(net, stream):
     one, two = ctta.adapt(net, "palm", seed=1, lam=1.0), ctta.adapt(net, "palm", seed=2, lam=1.0)
     one(stream[0]), two(stream[0])
     assert not torch.equal(one(stream[1]), two(stream[1]))
+
+
+class _SameAddress(nn.Module):
+    """Replaces its buffer in every forward pass by a tensor at the old one's address, if that is free."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        value = float(self.count) + 1
+        address = id(self._buffers.pop("count"))
+        tried = [torch.tensor(value)]
+        while id(tried[-1]) != address and len(tried) < 1000:
+            tried.append(torch.tensor(value))
+        self._buffers["count"] = tried[-1]
+        return self.body(x)
+
+
+def test_a_buffer_that_a_prediction_replaces_is_put_back_even_if_the_new_one_has_its_address():
+    adapter = ctta.adapt(_SameAddress(), "source")
+    for _ in range(3):
+        adapter.predict(torch.rand(4, 3, 2, 2))
+    assert float(adapter.model.count) == 0

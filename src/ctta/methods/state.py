@@ -143,21 +143,24 @@ def undisturbed(method: Method[Any]) -> Iterator[None]:
     networks = networks_of(method)
     generators = [getattr(method, name) for name, item in method.kept().items() if item.kind == "generator"]
     buffers = [{name: value.clone() for name, value in network.named_buffers()} for network in networks]
-    seen = [_versions(network) for network in networks]
+    # the buffers themselves, not their ids: a freed one's id may be that of the tensor that replaced it
+    seen = [{name: (value, value._version) for name, value in network.named_buffers()} for network in networks]
     drawn = [item.state() for item in generators]
     try:
         yield
     finally:
         for network, before, values in zip(networks, seen, buffers, strict=True):
-            if before != _versions(network):
+            if _disturbed(network, before):
                 set_buffers(network, values)
         for item, before in zip(generators, drawn, strict=True):
             item.restore(before)
 
 
-def _versions(network: nn.Module) -> dict[str, tuple[int, int]]:
-    """Tell buffers that were replaced or written to from those that were not."""
-    return {name: (id(value), value._version) for name, value in network.named_buffers()}
+def _disturbed(network: nn.Module, before: Mapping[str, tuple[Tensor, int]]) -> bool:
+    """Tell whether buffers were replaced or written to since they had these versions."""
+    now = dict(network.named_buffers())
+    same = (value is now.get(name) and value._version == version for name, (value, version) in before.items())
+    return now.keys() != before.keys() or not all(same)
 
 
 def network_tensors(module: nn.Module) -> dict[str, Tensor]:
