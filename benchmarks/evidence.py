@@ -1,4 +1,4 @@
-"""Run the study behind docs/results.md: real CIFAR-10 test images, corrupted here, and the embedded model.
+"""Run the paper's study on real CIFAR-10 test images, corrupted here, and the embedded model.
 
 Every part is one `ctta reproduce` command into one store; the rows behind its tables go to `benchmarks/evidence/`.
 Parts that are done are not run again and killed ones continue, so this may be stopped and started at will.

@@ -17,7 +17,7 @@ from typing import Any
 from ctta.bench.experiments import Reproduction, made_of
 from ctta.bench.published import experiment
 from ctta.bench.store import CellRecord, Store
-from ctta.bench.summary import Summary, summary_of
+from ctta.bench.summary import Summary, sum_bins, sum_counts, summary_of
 from ctta.bench.tables import Entry
 from ctta.errors import DataError
 from ctta.evaluation import BatchRow
@@ -37,6 +37,8 @@ class Archive:
     entries: tuple[Entry, ...]
     runs: dict[str, Summary]
     """Every cell by its key."""
+    cells: tuple[dict[str, Any], ...]
+    """The same as the file has them."""
 
 
 def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
@@ -98,7 +100,7 @@ def read(file: Path) -> Archive:
         )
     except (OSError, ValueError, KeyError, StopIteration, TypeError) as error:
         raise DataError(f"{file} is not a kept reproduction, or it is damaged: {error!r}.") from error
-    return Archive(header["command"], result, tuple(entries), runs)
+    return Archive(header["command"], result, tuple(entries), runs, tuple(cells))
 
 
 def restore(file: Path, store: Store) -> int:
@@ -106,10 +108,8 @@ def restore(file: Path, store: Store) -> int:
 
     Cells the store has already are left as they are.
     """
-    read(file)  # whole, or refused
-    cells = [json.loads(line) for line in file.read_text("utf-8").splitlines()[1:]]
     entered = 0
-    for cell in cells:
+    for cell in read(file).cells:
         rows = [replace(BatchRow.from_dict(row), batch=place) for place, row in enumerate(cell["stays"])]
         claim = store.claim(cell["key"], cell["label"], cell["manifest"], len(rows))
         if claim is not None:
@@ -148,11 +148,6 @@ def stays(rows: Sequence[BatchRow]) -> Iterator[BatchRow]:
 
 def _merged(rows: Sequence[BatchRow]) -> BatchRow:
     samples = sum(row.samples for row in rows)
-    counts: dict[str, list[int]] = {}
-    for row in rows:
-        for domain, (some, wrong) in row.counts.items():
-            total = counts.setdefault(domain, [0, 0])
-            counts[domain] = [total[0] + some, total[1] + wrong]
     units = [row.unit for row in rows if row.unit is not None]
     memory = [row.memory for row in rows if row.memory is not None]
     kept = [row.kept for row in rows if row.kept is not None]
@@ -163,14 +158,11 @@ def _merged(rows: Sequence[BatchRow]) -> BatchRow:
         rows[0],
         samples=samples,
         wrong=sum(row.wrong for row in rows),
-        counts=counts,
+        counts=sum_counts(rows),
         confidence=sum(row.confidence * row.samples for row in rows) / samples,
         nll=sum(row.nll * row.samples for row in rows) / samples,
         brier=sum(row.brier * row.samples for row in rows) / samples,
-        bins=[
-            [sum(values) for values in zip(*places, strict=True)]
-            for places in zip(*(row.bins for row in rows), strict=True)
-        ],
+        bins=sum_bins(rows),
         seconds=statistics.median(row.seconds for row in rows),
         unit=statistics.median(units) if units else None,
         memory=max(memory, default=None),

@@ -123,12 +123,7 @@ def cells_at_once(runs: Iterable[Summary]) -> int:
 def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
     """Stays in a domain: runs of batches of one domain; mixed batches count for each of their domains once."""
     if any(len(row.counts) > 1 for row in rows):
-        totals: dict[str, list[int]] = {}
-        for row in rows:
-            for domain, (samples, wrong) in row.counts.items():
-                total = totals.setdefault(domain, [0, 0])
-                total[0] += samples
-                total[1] += wrong
+        totals = sum_counts(rows)
         return tuple(Visit(domain, *totals[domain]) for domain in sorted(totals))
     visits: list[Visit] = []
     for row in rows:
@@ -153,6 +148,17 @@ def _importance(rows: Sequence[BatchRow]) -> dict[str, dict[str, float]]:
         for block, value in row.importance.items():
             found.setdefault(row.domain, {}).setdefault(block, []).append(value)
     return {d: {b: statistics.fmean(values) for b, values in blocks.items()} for d, blocks in found.items()}
+
+
+def sum_counts(rows: Sequence[BatchRow]) -> dict[str, list[int]]:
+    """Samples and wrong ones of every domain in all rows together."""
+    totals: dict[str, list[int]] = {}
+    for row in rows:
+        for domain, (samples, wrong) in row.counts.items():
+            total = totals.setdefault(domain, [0, 0])
+            total[0] += samples
+            total[1] += wrong
+    return totals
 
 
 def sum_bins(rows: Sequence[BatchRow]) -> list[list[float]]:

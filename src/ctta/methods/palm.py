@@ -191,7 +191,6 @@ class PalmSettings:
         "Keep both passes for the update, only one (the view is run again), or one and only the ends of its "
         "blocks (they are run again too); same result.",
     )
-
     compile: bool = setting(
         False,
         "Run the network through torch.compile: the first batch takes long, and whether the others gain depends "
