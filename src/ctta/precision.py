@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -21,3 +22,19 @@ def autocast_on(device_type: str) -> bool:
 def without_autocast(device_type: str) -> AbstractContextManager[object]:
     """Suspend the caller's autocast, for work that must not be rounded."""
     return torch.autocast(device_type, enabled=False) if autocast_on(device_type) else nullcontext()
+
+
+@cache
+def bf16_pays(device_type: str) -> bool:
+    """Tell whether this machine multiplies bfloat16 numbers faster than float32 ones, not just somehow."""
+    if device_type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device_type != "cpu":
+        return False
+    known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(has is not None and has() for has in known)
+
+
+def bf16_where_it_pays(device_type: str) -> AbstractContextManager[object]:
+    """Have convolutions and matrix products work in bfloat16 meanwhile, where that is faster (float64 stays)."""
+    return torch.autocast(device_type, torch.bfloat16) if bf16_pays(device_type) else nullcontext()

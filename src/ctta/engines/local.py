@@ -19,6 +19,7 @@ from typing import Literal
 
 import torch
 
+from ctta.allocator import keep_freed_memory
 from ctta.bench.plan import Task
 from ctta.bench.runner import SNAPSHOT_SECONDS, run_cell
 from ctta.bench.store import Store
@@ -229,6 +230,7 @@ def _work(pipe: Connection, path: Path, threads: int, seconds: float, processes:
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
+    keep_freed_memory()
     with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError), Store(path) as store:
         while (task := pipe.recv()) is not None:
             pipe.send(_attempt(task, store, pipe.send, seconds, processes))

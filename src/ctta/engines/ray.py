@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ctta.allocator import keep_freed_memory
 from ctta.bench.cell import Cell, prepare
 from ctta.bench.plan import Task
 from ctta.bench.runner import rows_of
@@ -178,6 +179,7 @@ class _Driver:
 def cell_rows(cell: dict[str, Any], threads: int) -> dict[str, Any]:
     """Make all rows of a cell, away from any store (a Ray task); an error of ours comes back as words."""
     torch.set_num_threads(threads)
+    keep_freed_memory()
     try:
         ready = prepare(Cell.from_dict(cell))
         rows = list(rows_of(ready, ready.adapter()))

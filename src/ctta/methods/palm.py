@@ -42,13 +42,13 @@ from ctta.methods.layers import Group
 from ctta.methods.lr_schemes import STEP_OF_PALM, TORCH, OptimizerMemory, require_scheme
 from ctta.methods.registry import register
 from ctta.optim import depth_factors, sign_step
-from ctta.precision import wide
+from ctta.precision import bf16_pays, bf16_where_it_pays, wide
 from ctta.settings import setting
 
 DEFAULT_SHARE = 0.05
 SMALLEST_VIEW = 32
-FAST: dict[str, Any] = {"refresh": 4}
-"""What speed="fast" stands for; docs/palm.md has what was tried."""
+FAST: dict[str, Any] = {"precision": "bf16"}
+"""What speed="fast" stands for; docs/speed.md has what was tried."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class PalmSettings:
     # what it costs
     speed: Literal["exact", "fast"] = setting(
         "exact",
-        f"Every batch in full, or stage one in every {FAST['refresh']}th only, at a small price in error.",
+        "Every number in full, or convolutions in bfloat16 where the processor has it, at a small price in error.",
     )
     refresh: int = setting(
         1, "Stage one and new learning rates every so many batches; selection and rates stay in between.", low=1
@@ -186,6 +186,11 @@ class PalmSettings:
         above=0.0,
         high=1.0,
     )
+    precision: Literal["full", "bf16"] = setting(
+        "full",
+        "Numbers that convolutions and matrix products of a step work with: the model's own, or bfloat16 where the "
+        "processor is faster with it (elsewhere full). Weights, losses, learning rates and `predict` stay full.",
+    )
     memory: Literal["normal", "low", "lowest"] = setting(
         "normal",
         "Keep both passes for the update, only one (the view is run again), or one and only the ends of its "
@@ -194,7 +199,7 @@ class PalmSettings:
     compile: bool = setting(
         False,
         "Run the network through torch.compile: the first batch takes long, and whether the others gain depends "
-        "on the machine (see docs/palm.md).",
+        "on the machine (see docs/speed.md).",
     )
 
     def __post_init__(self) -> None:
@@ -302,22 +307,27 @@ class Palm(OptimizerMemory[PalmSettings]):
 
     def step(self, x: Tensor) -> Tensor:
         """Select, set the learning rates, update; return the logits before the (last) update."""
-        first_compiled = self.settings.compile and not is_compiled(self.model)
+        s = self.settings
+        first_compiled = s.compile and not is_compiled(self.model)
         start = perf_counter()
-        for _ in range(self.settings.steps):
+        for _ in range(s.steps):
             logits = self.adapt(x)
-        if self.settings.returned_logits == "after":
+        if s.returned_logits == "after":
             with torch.no_grad():
                 logits = self.run(x)
+        if s.precision == "bf16" and not bf16_pays(x.device.type):
+            self._note_in_words(f"full precision: this {x.device.type} is not faster with bfloat16")
         if first_compiled:
             self._note_in_words(f"compiling took {perf_counter() - start:.1f} s, this batch included")
         return logits
 
     def run(self, x: Tensor) -> Tensor:
-        """Logits of the model for the batch, through torch.compile where the settings say so."""
-        if not self.settings.compile:
-            return self.forward(x)
-        return run_compiled(self.model, lambda: self.forward(x))
+        """Logits of the model for the batch, in bfloat16 or through torch.compile where the settings say so."""
+        s = self.settings
+        with bf16_where_it_pays(x.device.type) if s.precision == "bf16" else nullcontext():
+            if not s.compile:
+                return self.forward(x)
+            return run_compiled(self.model, lambda: self.forward(x))
 
     def adapt(self, x: Tensor) -> Tensor:
         """One pass of the whole procedure; returns the logits it started from."""
