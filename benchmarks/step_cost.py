@@ -3,10 +3,11 @@
 Everything is timed round by round in one run and printed as ratios: to the literal step, and to a forward pass of
 the same round (machines are shared, their seconds mean little). Peak memory above the loaded model is taken in a
 process of its own for every row. PALM's threshold is the one that selects `--share` of the parameters on the first
-batch, for the literal step too: an untrained network would otherwise select everything. Run with `make bench`.
+batch, for the literal step too: an untrained network would otherwise select everything. Freed memory stays with
+the process (`ctta.allocator`), else a row's time would depend on which row ran before it. Run with `make bench`.
 
-    python benchmarks/step_cost.py --arch wrn-28-2 --batch 200 --rounds 5
-    python benchmarks/step_cost.py --arch embedded --rows literal,exact,fast,law --no-memory
+    python benchmarks/step_cost.py --arch wrn-28-2 --batch 200 --rounds 7
+    python benchmarks/step_cost.py --arch embedded --rows 'literal;exact;fast;law' --no-memory
 """
 
 from __future__ import annotations
@@ -26,21 +27,31 @@ import torch
 from torch import Tensor, nn
 
 import ctta
+from ctta.allocator import keep_freed_memory
 from ctta.augment import NAMED
-from ctta.methods.palm import FAST
 from ctta.models import build, load
 
-ARCHITECTURES = {"resnet-20": 200, "wrn-28-2": 200, "wrn-16-4": 200, "resnext-29": 32, "wrn-28-10": 16}
+ARCHITECTURES = {
+    "embedded": 200,
+    "resnet-20": 200,
+    "wrn-28-2": 200,
+    "wrn-16-4": 200,
+    "resnext-29": 32,
+    "wrn-28-10": 16,
+}
 """What `make bench` measures, with the batch size of each: the large ones would take minutes a round."""
 PALM: dict[str, dict[str, Any]] = {
     "exact": {},
     "fast": {"speed": "fast"},
     "compiled": {"compile": True},
+    "fast, compiled": {"speed": "fast", "compile": True},
     "low memory": {"memory": "low"},
     "lowest memory": {"memory": "lowest"},
 }
 OTHERS = tuple(entry.name for entry in ctta.list_methods() if entry.name != "palm")
 ROWS = ("literal", *PALM, "unguarded", *OTHERS)
+MANY_VIEWS = ("cotta", "dss")
+"""Rows that cost as much as all others together: timed in one round out of three."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +63,19 @@ class Setup:
     eta: float
 
 
-def setup(arch: str, batch: int, size: int, share: float) -> Setup:
-    """Build everything from fixed seeds; the layout is torch's default, as in the published code."""
+def setup(arch: str, batch: int, size: int, *, share: float = 0.0, eta: float | None = None) -> Setup:
+    """Build everything from fixed seeds; the layout is torch's default, as in the published code.
+
+    The threshold is the one that selects a share of the parameters on this batch, unless it is given.
+    """
     torch.manual_seed(0)
     model = load("embedded:") if arch == "embedded" else build(arch, 10).eval()
     model = model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     x = torch.rand(batch, 3, size, size)
-    probe = ctta.adapt(model, "palm", adapt_share=share)
-    probe(x)
-    eta = probe.last.eta if probe.last else None
+    if eta is None:
+        probe = ctta.adapt(model, "palm", adapt_share=share)
+        probe(x)
+        eta = probe.last.eta if probe.last else None
     return Setup(model, x, 1.0 if eta is None else eta)
 
 
@@ -89,12 +104,11 @@ def contestant(row: str, given: Setup) -> Callable[[], object]:
     return lambda: other(given.x)
 
 
-def timed(call: Callable[[], object], times: int = 1) -> float:
-    """Seconds of one call, the mean of some."""
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
     start = perf_counter()
-    for _ in range(times):
-        call()
-    return (perf_counter() - start) / times
+    call()
+    return perf_counter() - start
 
 
 def measure(given: Setup, rows: list[str], rounds: int) -> dict[str, list[float]]:
@@ -109,18 +123,17 @@ def measure(given: Setup, rows: list[str], rounds: int) -> dict[str, list[float]
     for number in range(rounds + 1):
         with torch.inference_mode():
             found = {"unit": min(timed(lambda: given.model(given.x)) for _ in range(3))}
-        # a whole cycle of fast PALM, which does not do the same work in every batch
-        found |= {row: timed(call, FAST["refresh"] if row == "fast" else 1) for row, call in calls.items()}
+        found |= {row: timed(call) for row, call in calls.items() if row not in MANY_VIEWS or number % 3 == 1}
         if number:
             for row, value in found.items():
                 seconds[row].append(value)
     return seconds
 
 
-def peak_memory(row: str, arch: str, batch: int, size: int, share: float, threads: int) -> float | None:
+def peak_memory(row: str, arch: str, batch: int, size: int, eta: float, threads: int) -> float | None:
     """Highest memory of two steps above that of the loaded model, in MB; to be run in a process of its own."""
     torch.set_num_threads(threads)
-    given = setup(arch, batch, size, share)
+    given = setup(arch, batch, size, eta=eta)  # finding it here would become the peak
     try:
         step = contestant(row, given)
     except ctta.UnsupportedModelError:
@@ -157,22 +170,23 @@ def resident(which: str = "VmRSS") -> float:
 def report(arch: str, arguments: argparse.Namespace) -> None:
     """Measure one network and print its table."""
     batch = arguments.batch or ARCHITECTURES.get(arch, 200)
-    rows = [row.strip() for row in arguments.rows.split(",")] if arguments.rows else list(ROWS)
-    given = setup(arch, batch, arguments.size, arguments.share)
+    rows = [row.strip() for row in arguments.rows.split(";")] if arguments.rows else list(ROWS)
+    given = setup(arch, batch, arguments.size, share=arguments.share)
     seconds = measure(given, rows, arguments.rounds)
     unit = seconds.pop("unit")
     literal = seconds.get("literal")
     print(f"\n{arch}, batch {batch}, {arguments.threads} threads, eta {given.eta:.3g}")
     print(f"{'':18}{'of literal':>11}{'forward passes':>16}{'(middle half)':>16}{'peak MB':>9}", flush=True)
+    one = statistics.median(unit)
     for row, values in seconds.items():
-        passes = [value / one for value, one in zip(values, unit, strict=True)]
+        passes = [value / one for value in values]
         low, middle, high = (
             statistics.quantiles(passes, n=4, method="inclusive") if len(passes) > 1 else passes * 3
         )
         share = f"{statistics.median(values) / statistics.median(literal):.2f}" if literal else ""
         peak = None
         if not arguments.no_memory:
-            peak = in_own_process(row, arch, batch, arguments.size, arguments.share, arguments.threads)
+            peak = in_own_process(row, arch, batch, arguments.size, given.eta, arguments.threads)
         memory = "" if peak is None else f"{peak:.0f}"
         print(f"{row:18}{share:>11}{middle:>16.2f}{f'{low:.2f} to {high:.2f}':>16}{memory:>9}", flush=True)
 
@@ -180,9 +194,9 @@ def report(arch: str, arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--arch", help="networks, separated by commas, or embedded (default: five)")
-    parser.add_argument("--rows", help=f"some of: {'; '.join(ROWS)} (separated by commas)")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--arch", help="networks, separated by commas (default: six)")
+    parser.add_argument("--rows", help=f"some of: {'; '.join(ROWS)} (separated by semicolons)")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, help="images (default: what the network allows)")
     parser.add_argument("--size", type=int, default=32, help="image height and width")
     parser.add_argument("--share", type=float, default=0.05, help="share of the parameters PALM is to select")
@@ -190,6 +204,7 @@ def main() -> None:
     parser.add_argument("--no-memory", action="store_true", help="times only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
     for arch in arguments.arch.split(",") if arguments.arch else ARCHITECTURES:
         report(arch, arguments)
 

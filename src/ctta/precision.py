@@ -28,7 +28,7 @@ def without_autocast(device_type: str) -> AbstractContextManager[object]:
 def bf16_pays(device_type: str) -> bool:
     """Tell whether this machine multiplies bfloat16 numbers faster than float32 ones, not just somehow."""
     if device_type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device_type != "cpu":
         return False
     known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))

@@ -13,6 +13,7 @@ import ctta
 from ctta.checks.networks import NETWORKS
 from ctta.methods.checkpointing import checkpoint_blocks, checkpointed
 from ctta.methods.palm import FAST, PAPER, PalmSettings, threshold_for_share
+from ctta.precision import bf16_pays
 
 F64 = torch.float64
 
@@ -390,8 +391,40 @@ def test_views_can_be_taken_in_every_so_many_batches_with_entropy_alone_in_betwe
 def test_fast_stands_for_its_settings_and_they_can_be_changed_one_by_one():
     fast = palm(speed="fast").settings
     assert {name: getattr(fast, name) for name in FAST} == FAST
-    assert palm(speed="fast", refresh=2).settings.refresh == 2
-    assert palm().settings.refresh == 1
+    assert palm(speed="fast", precision="full").settings.precision == "full"
+    assert palm().settings.precision == "full"
+
+
+def run_in_bf16(monkeypatch, pays):
+    """A float32 run with precision="bf16" on a machine where that pays, or not: dtypes seen, logits, reports."""
+    monkeypatch.setattr("ctta.precision.bf16_pays", lambda device: pays)
+    monkeypatch.setattr("ctta.methods.palm.bf16_pays", lambda device: pays)
+    adapter = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05, precision="bf16")
+    seen = []
+    adapter.model.conv1.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
+    stream = golden_stream(torch.float32)[:4]
+    logits = [adapter(x) for x in stream]
+    return adapter, set(seen), logits, stream
+
+
+def test_bf16_computes_convolutions_in_it_and_keeps_weights_state_and_logits_wide(monkeypatch):
+    adapter, seen, logits, stream = run_in_bf16(monkeypatch, pays=True)
+    assert seen == {torch.bfloat16}
+    assert {value.dtype for value in weights(adapter).values()} == {torch.float32}
+    assert {value.dtype for value in adapter.method.shat.values()} == {torch.float32}
+    full = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05)
+    expected = [full(x) for x in stream]
+    assert all(found.dtype == torch.float32 for found in logits)
+    assert 0 < max((a - b).abs().max() for a, b in zip(logits, expected, strict=True)) < 0.2
+    assert torch.equal(adapter.predict(stream[0]), adapter.freeze()(stream[0]))  # in full precision both
+
+
+def test_bf16_changes_nothing_where_the_processor_does_not_gain_by_it_and_says_so(monkeypatch):
+    adapter, seen, logits, stream = run_in_bf16(monkeypatch, pays=False)
+    assert seen == {torch.float32}
+    assert any("not faster with bfloat16" in note for note in adapter.last.notes)
+    full = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05)
+    assert all(torch.equal(found, full(x)) for found, x in zip(logits, stream, strict=True))
 
 
 def test_fast_with_nothing_selected_moves_nothing(stream64):
@@ -584,3 +617,13 @@ def test_report_shares_count_selected_moved_and_ever_selected(stream):
     moved = sum(sizes[n] for n, rate in last.learning_rates.items() if rate > 0) / total
     assert last.shares["moved"] == pytest.approx(moved)
     assert last.shares["ever_selected"] >= last.shares["moved"] > last.shares["selected"]
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_bf16_pays_on_processors_with_instructions_for_it_only(monkeypatch, has):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
+    assert bf16_pays.__wrapped__("cpu") is has
+    assert not bf16_pays.__wrapped__("mps")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has)
+    assert bf16_pays.__wrapped__("cuda") is has
