@@ -50,8 +50,9 @@ format: $(READY) ## let ruff mend what it can
 bench: $(READY)  ## time and memory of a step: literal PALM, ours, every other method
 	$(BIN)/python benchmarks/step_cost.py
 
-docs: $(READY)   ## write the reference pages from the registry
+docs: $(READY)   ## write the reference pages from the registry, and the results from their rows
 	$(BIN)/python docs/build.py
+	$(BIN)/python docs/results.py
 
 clean:           ## remove .venv, .venv-zoo and everything that was built
 	rm -rf $(VENV) $(ZOO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .coverage* htmlcov

@@ -15,12 +15,14 @@ import argparse
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import ctta
+from ctta.allocator import keep_freed_memory
 from ctta.bench.resolve import read_value, source_from
 from ctta.compare import compare, summarise
 from ctta.corruptions import EXTRA
@@ -37,7 +39,9 @@ def combinations(given: list[str]) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, chosen, strict=True))
 
 
-def search(method: str, given: list[str], data: str, images: int, passes: int) -> Iterator[dict[str, Any]]:
+def search(
+    method: str, given: list[str], data: str, images: int, passes: int, autocast: bool
+) -> Iterator[dict[str, Any]]:
     """Run every combination over the stream; yields one result each."""
     model = load("embedded:")
     stream = ctta.streams.recurring(
@@ -46,9 +50,11 @@ def search(method: str, given: list[str], data: str, images: int, passes: int) -
     settings = {json.dumps(values, sort_keys=True): values for values in combinations(given)}
     methods = {label: {"method": method, **values} for label, values in settings.items()}
     rows = []
-    for row in compare(model, stream, methods):
-        rows.append(row)
-        print(f"batch {row.batch + 1} of {len(stream)}", end="\r", flush=True)
+    context: AbstractContextManager[object] = torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext()
+    with context:
+        for row in compare(model, stream, methods):
+            rows.append(row)
+            print(f"batch {row.batch + 1} of {len(stream)}", end="\r", flush=True)
     summary = summarise(rows)
     for label, values in settings.items():
         yield {
@@ -61,6 +67,7 @@ def search(method: str, given: list[str], data: str, images: int, passes: int) -
             "data": data,
             "images": images,
             "passes": passes,
+            "autocast": autocast,
             "weights": weight_hash(model)[:12],
             "ctta": ctta.__version__,
         }
@@ -70,9 +77,11 @@ def show(results: list[dict[str, Any]]) -> None:
     """Print results, best first."""
     for result in sorted(results, key=lambda r: (r["method"], r["data"], r["images"], r["passes"], r["mean"])):
         settings = ", ".join(f"{name}={value}" for name, value in result["settings"].items()) or "defaults"
-        where = f"{result['data']} {result['images']} x {result['passes']}"
+        where = (
+            f"{result['data']} {result['images']} x {result['passes']}{' bf16' * result.get('autocast', False)}"
+        )
         numbers = f"{result['mean']:6.2f} %  adapted {result['adapted']:5.1f} %"
-        print(f"{result['method']:12} {where:16} {numbers}  {settings}")
+        print(f"{result['method']:12} {where:21} {numbers}  {settings}")
 
 
 def main() -> None:
@@ -83,6 +92,7 @@ def main() -> None:
     parser.add_argument("--data", default="embedded", choices=["embedded", "cifar10"])
     parser.add_argument("--images", type=int, default=1000, help="images per corruption")
     parser.add_argument("--passes", type=int, default=2, help="times the four corruptions are gone through")
+    parser.add_argument("--autocast", action="store_true", help="in bfloat16: half the time, for long streams")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--show", action="store_true", help="print the results so far")
     arguments = parser.parse_args()
@@ -90,7 +100,9 @@ def main() -> None:
         show([json.loads(line) for line in LOG.read_text().splitlines()])
         return
     torch.set_num_threads(arguments.threads)
-    found = list(search(arguments.method, arguments.given, arguments.data, arguments.images, arguments.passes))
+    keep_freed_memory()
+    where = (arguments.data, arguments.images, arguments.passes, arguments.autocast)
+    found = list(search(arguments.method, arguments.given, *where))
     with LOG.open("a") as file:
         file.writelines(json.dumps(result) + "\n" for result in found)
     show(found)

@@ -1,10 +1,11 @@
 """Run the paper's study on real CIFAR-10 test images, corrupted here, and the embedded model.
 
 Every part is one `ctta reproduce` command into one store; the rows behind its tables go to `benchmarks/evidence/`.
-Parts that are done are not run again and killed ones continue, so this may be stopped and started at will.
+Parts that are done are not run again (`evidence/done.txt` lists them) and killed ones continue where the store is
+still there, so this may be stopped and started at will. `make docs` writes docs/results.md from the rows.
 `ctta data get cifar10` and `ctta data make cifar10-c` must have been run before.
 
-    python benchmarks/evidence.py --list
+    python benchmarks/evidence.py --list                              # what is left to run
     python benchmarks/evidence.py --store ~/evidence.sqlite --processes 2 --threads 1
     python benchmarks/evidence.py --store ~/evidence.sqlite differences
 """
@@ -18,20 +19,38 @@ import sys
 from pathlib import Path
 
 ROWS = Path(__file__).with_name("evidence")
+EMBEDDED = "--dataset embedded"
 WHOLE = "--dataset cifar10-c --model embedded:"
+TEACHERS = "CoTTA,DSS"
+OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
+SWEEPS = ("lambda", "temperature", "alpha", "optimizers", "pseudo-labels")
 STUDY = {
+    "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
+    "continual-source": f"table1 {WHOLE} --only Source",
+    "continual-bn1-tent": f"table1 {WHOLE} --only 'BN-1,Tent (cont.)' --seeds 0-2",
+    "continual-palm": f"table1 {WHOLE} --only PALM",
+    "continual-law": f"table1 {WHOLE} --only LAW",
+    "continual-sft": f"table1 {WHOLE} --only 'SFT (cont.)'",
+    "continual-ecotta": f"table1 {WHOLE} --only EcoTTA",
+    "continual-adacontrast": f"table1 {WHOLE} --only AdaContrast",
+    "continual-palm-seeds": f"table1 {WHOLE} --only PALM --seeds 1-2",
+    "continual-law-seeds": f"table1 {WHOLE} --only LAW --seeds 1-2",
+    "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
     "cost": f"cost {WHOLE} --images 400",
+    "importance": f"importance adapted {WHOLE} --images 2000",
+    **{name: f"{name} {WHOLE} --images 2000" for name in SWEEPS},
     "differences": f"differences {WHOLE} --images 2000",
-    "ablations": f"optimizers pseudo-labels lambda temperature alpha importance adapted {WHOLE} --images 2000",
-    "continual": f"table1 {WHOLE} --only 'BN-1,Tent (cont.),LAW,PALM' --seeds 0-2",
-    "continual-others": f"table1 {WHOLE} --only 'Source,EcoTTA,AdaContrast,SFT (cont.)'",
-    "continual-teachers": f"table1 {WHOLE} --only CoTTA,DSS --images 2000",
-    "mixed": f"mixed correlated {WHOLE} --images 1000",
     "forgetting": f"forgetting {WHOLE} --images 2000",
-    "recurring": f"recurring {WHOLE} --images 1000",
-    "gradual": f"gtta gradual {WHOLE} --images 1000",
+    "mixed": f"mixed correlated {WHOLE} --images 1000 --only '{OTHERS}'",
+    "mixed-teachers": f"mixed correlated {WHOLE} --images 1000 --only {TEACHERS}",
+    "recurring": f"recurring {WHOLE} --images 1000 --only '{OTHERS}'",
+    "recurring-teachers": f"recurring {WHOLE} --images 1000 --only {TEACHERS}",
+    "gradual": f"gtta {WHOLE} --images 1000",
+    "gradual-others": f"gradual {WHOLE} --images 1000",
 }
-"""The words after `ctta reproduce`, by the name of the part: short ones first."""
+"""The words after `ctta reproduce`, by the name of the part. Each keeps its rows in files of its own."""
+DONE = "done.txt"
+"""Names of the parts whose rows are complete, a line each, beside the rows."""
 
 
 def main() -> None:
@@ -46,15 +65,19 @@ def main() -> None:
     unknown = sorted(set(arguments.parts) - set(STUDY))
     if unknown:
         parser.error(f"there is no part {', '.join(unknown)}; parts: {', '.join(STUDY)}")
-    for name in arguments.parts or STUDY:
+    log = ROWS / DONE
+    done = log.read_text().split() if log.exists() else []
+    for name in arguments.parts or [name for name in STUDY if name not in done]:
         if arguments.list:
-            print(f"{name:20}ctta reproduce {STUDY[name]}")
+            print(f"{name:22}ctta reproduce {STUDY[name]}")
             continue
         words = ["--processes", arguments.processes, "--threads", arguments.threads]
         words += ["--store", str(arguments.store), "--rows", str(ROWS)]
         command = [sys.executable, "-m", "ctta", "reproduce", *shlex.split(STUDY[name]), *words]
         print("$", shlex.join(command), flush=True)
         subprocess.run(command, check=True)
+        log.write_text("".join(f"{part}\n" for part in dict.fromkeys([*done, name])))
+        done = log.read_text().split()
 
 
 if __name__ == "__main__":

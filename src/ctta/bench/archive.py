@@ -103,13 +103,54 @@ def read(file: Path) -> Archive:
     return Archive(header["command"], result, tuple(entries), runs, tuple(cells))
 
 
+def merge(archives: Sequence[Archive]) -> Archive:
+    """Join archives of one experiment that hold different rows or seeds of it; a cell in several counts once."""
+    first = archives[0].result
+    about = first.experiment
+    if any(archive.result.experiment.name != about.name for archive in archives):
+        names = sorted({archive.result.experiment.name for archive in archives})
+        raise DataError(f"Expected archives of one experiment, but got {', '.join(names)}.")
+    runs = {key: run for archive in archives for key, run in archive.runs.items()}
+    found: dict[tuple[str, str], dict[str, Summary]] = {}
+    published = {}
+    for entry in (entry for archive in archives for entry in archive.entries):
+        place = (entry.dataset, entry.label)
+        found.setdefault(place, {}).update({run.record.key: run for run in entry.runs})
+        published[place] = entry.published
+    order = {line.label: place for place, line in enumerate(about.rows)}
+    entries = [
+        Entry(dataset, label, tuple(sorted(cells.values(), key=_seed)), published[dataset, label])
+        for (dataset, label), cells in sorted(found.items(), key=lambda item: (item[0][0], order[item[0][1]]))
+    ]
+    result = made_of(
+        about,
+        first.title,
+        entries,
+        notes=list(dict.fromkeys(note for archive in archives for note in archive.result.notes)),
+        corruptions=first.corruptions,
+        keys={f"{e.dataset} / {e.label}": [run.record.key for run in e.runs] for e in entries},
+    )
+    cells = {cell["key"]: cell for archive in archives for cell in archive.cells}
+    command = "\n".join(dict.fromkeys(archive.command for archive in archives))
+    return Archive(command, result, tuple(entries), runs, tuple(cells.values()))
+
+
+def _seed(run: Summary) -> int:
+    return int(run.record.manifest["seed"])
+
+
 def restore(file: Path, store: Store) -> int:
-    """Enter the cells of a kept reproduction into a store, a row a stay, for pages and figures; returns how many.
+    """Enter the cells of a kept reproduction into a store; returns how many."""
+    return enter(read(file), store)
+
+
+def enter(archive: Archive, store: Store) -> int:
+    """Enter the cells of an archive into a store, a row a stay, for pages and figures; returns how many.
 
     Cells the store has already are left as they are.
     """
     entered = 0
-    for cell in read(file).cells:
+    for cell in archive.cells:
         rows = [replace(BatchRow.from_dict(row), batch=place) for place, row in enumerate(cell["stays"])]
         claim = store.claim(cell["key"], cell["label"], cell["manifest"], len(rows))
         if claim is not None:

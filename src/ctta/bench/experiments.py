@@ -90,6 +90,7 @@ class Options:
         parts += [f"{len(self.corruptions)}-corruptions"] if self.corruptions is not None else []
         parts += [f"batch-{self.batch_size}"] if self.batch_size is not None else []
         parts += ["-".join(self.only)] if self.only is not None else []
+        parts += [f"seeds-{'-'.join(map(str, self.seeds))}"] if self.seeds != (0,) else []
         return ".".join("".join(c if c.isalnum() or c in "-_" else "-" for c in part) for part in parts if part)
 
 

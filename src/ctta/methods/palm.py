@@ -188,8 +188,8 @@ class PalmSettings:
     )
     precision: Literal["full", "bf16"] = setting(
         "full",
-        "Numbers that convolutions and matrix products of a step work with: the model's own, or bfloat16 where the "
-        "processor is faster with it (elsewhere full). Weights, losses, learning rates and `predict` stay full.",
+        "Numbers that convolutions and matrix products of a step work with: the model's own, or bfloat16 where "
+        "the processor is faster with it (elsewhere full). Weights, losses, rates and `predict` stay full.",
     )
     memory: Literal["normal", "low", "lowest"] = setting(
         "normal",
