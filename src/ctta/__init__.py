@@ -44,7 +44,7 @@ __all__ = [
     "load",
 ]
 
-_LAZY = {"checks", "corruptions", "data", "models", "report", "streams"}
+_LAZY = {"allocator", "checks", "corruptions", "data", "models", "report", "streams"}
 """Packages that are imported when they are first used, as `ctta.models`."""
 
 _LAZY_NAMES = {"corrupt": "corruptions", "evaluate": "evaluation"}

@@ -92,3 +92,33 @@ def test_a_damaged_file_and_one_of_a_later_format_are_refused(kept, tmp_path):
     bad.write_text(text.replace('"format": 1', '"format": 9', 1))
     with pytest.raises(DataError, match="format 9, and this version reads 1"):
         archive.read(bad)
+
+
+def split(file, folder, keep):
+    """A copy of an archive with the cells of some rows only, as a run with --only makes it."""
+    header, *cells = [json.loads(line) for line in file.read_text().splitlines()]
+    header["rows"] = {place: keys for place, keys in header["rows"].items() if keep(place)}
+    wanted = {key for keys in header["rows"].values() for key in keys}
+    header["command"] += f" --only {'/'.join(header['rows'])}"
+    lines = [header, *(cell for cell in cells if cell["key"] in wanted)]
+    target = folder / f"{len(list(folder.iterdir()))}.jsonl"
+    target.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return archive.read(target)
+
+
+def test_archives_of_different_rows_join_to_the_whole_table_in_any_order(kept, tmp_path):
+    folder, _ = kept
+    whole = archive.read(file_of(folder, "cost"))
+    one = split(file_of(folder, "cost"), tmp_path, lambda place: "PALM" in place)
+    rest = split(file_of(folder, "cost"), tmp_path, lambda place: "PALM" not in place)
+    for parts in ([one, rest], [rest, one], [one, rest, one]):
+        joined = archive.merge(parts)
+        assert [table.rows for table in joined.result.tables] == [table.rows for table in whole.result.tables]
+        assert joined.command.splitlines() == list(dict.fromkeys(part.command for part in parts))
+        assert {cell["key"] for cell in joined.cells} == {cell["key"] for cell in whole.cells}
+
+
+def test_archives_of_different_experiments_do_not_join(kept):
+    folder, _ = kept
+    with pytest.raises(DataError, match="one experiment, but got adapted, cost"):
+        archive.merge([archive.read(file_of(folder, name)) for name in ("cost", "adapted")])
