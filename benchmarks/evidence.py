@@ -20,12 +20,14 @@ from pathlib import Path
 
 ROWS = Path(__file__).with_name("evidence")
 EMBEDDED = "--dataset embedded"
+EXTRA = "gaussian_blur,saturate,spatter,speckle_noise"
 WHOLE = "--dataset cifar10-c --model embedded:"
 TEACHERS = "CoTTA,DSS"
 OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
 SWEEPS = ("lambda", "temperature", "alpha", "optimizers", "pseudo-labels")
 STUDY = {
     "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
+    "speed-choice": f"speed {WHOLE} --corruptions {EXTRA} --images 2000 --seeds 0-2",
     "continual-source": f"table1 {WHOLE} --only Source",
     "continual-bn1-tent": f"table1 {WHOLE} --only 'BN-1,Tent (cont.)' --seeds 0-2",
     "continual-palm": f"table1 {WHOLE} --only PALM",

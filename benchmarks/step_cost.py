@@ -122,7 +122,7 @@ def measure(given: Setup, rows: list[str], rounds: int) -> dict[str, list[float]
     seconds: dict[str, list[float]] = {"unit": [], **{row: [] for row in calls}}
     for number in range(rounds + 1):
         with torch.inference_mode():
-            found = {"unit": min(timed(lambda: given.model(given.x)) for _ in range(3))}
+            found = {"unit": statistics.median(timed(lambda: given.model(given.x)) for _ in range(3))}
         found |= {row: timed(call) for row, call in calls.items() if row not in MANY_VIEWS or number % 3 == 1}
         if number:
             for row, value in found.items():

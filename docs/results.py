@@ -1,6 +1,6 @@
-"""Write docs/results.md, its figures and the table in the README from the kept rows of the study.
+"""Write the pages with results, their figures and the table in the README from the kept rows of the study.
 
-`docs/results.in.md` is the page with directives in the place of numbers. NAME is an experiment of
+`docs/*.in.md` are the pages with directives in the place of numbers. NAME is an experiment of
 `ctta reproduce`, `NAME@2000` the same at 2,000 images a domain:
 
     {{tables NAME}}          the tables, and the commands that made them
@@ -29,7 +29,7 @@ from ctta.report.page import HALF, WIDE
 
 HERE = Path(__file__).parent
 ROWS = HERE.parent / "benchmarks" / "evidence"
-PAGE, FORM = HERE / "results.md", HERE / "results.in.md"
+FORMS = sorted(HERE.glob("*.in.md"))
 README = HERE.parent / "README.md"
 FIGURES = HERE / "results"
 DIRECTIVE = re.compile(r"\{\{(\w+) ([^}@:]+?)(?:@(\d+))?(?:: ([^}]+))?\}\}")
@@ -38,8 +38,9 @@ MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
-    """Write page, figures and the README's table."""
-    PAGE.write_text(render())
+    """Write pages, figures and the README's table."""
+    for page, text in render().items():
+        page.write_text(text)
     README.write_text(render_readme())
     FIGURES.mkdir(exist_ok=True)
     wanted = figures()
@@ -49,9 +50,10 @@ def main() -> None:
         (FIGURES / name).write_text(drawing)
 
 
-def render() -> str:
-    """Return the page as Markdown."""
-    return "<!-- written by `make docs` from benchmarks/evidence -->\n" + fill(FORM.read_text())
+def render() -> dict[Path, str]:
+    """Return the pages as Markdown."""
+    head = "<!-- written by `make docs` from benchmarks/evidence -->\n"
+    return {HERE / form.name.replace(".in.", "."): head + fill(form.read_text()) for form in FORMS}
 
 
 def render_readme() -> str:
@@ -77,7 +79,7 @@ def written(what: str, name: str, images: str, rest: str) -> str:
     if what == "short":
         return found.result.tables[0].markdown().strip()
     if what != "tables":
-        raise ValueError(f"{FORM.name} has an unknown directive: {what}")
+        raise ValueError(f"Expected tables, short, figures or error in a directive, but got {what}.")
     tables = "\n".join(table.markdown() for table in found.result.tables)
     return f"{tables}\n```\n{found.command}\n```"
 
@@ -96,9 +98,9 @@ def file_of(name: str, images: str, figure: str) -> str:
 
 
 def figures() -> dict[str, str]:
-    """Every figure the page shows, by the name of its file."""
+    """Every figure the pages show, by the name of its file."""
     out: dict[str, str] = {}
-    for what, name, images, names in DIRECTIVE.findall(FORM.read_text()):
+    for what, name, images, names in DIRECTIVE.findall("".join(form.read_text() for form in FORMS)):
         found = kept(name, int(images) if images else None)
         if what == "figures" and found is not None:
             drawn = drawings(found)
