@@ -27,7 +27,7 @@ from ctta.inputs import InputGuard
 from ctta.last import Report
 from ctta.methods.base import Augment, Method
 from ctta.methods.copies import cached_tensors, copy_network
-from ctta.methods.layers import all_finite
+from ctta.methods.layers import all_finite, same_bits
 from ctta.methods.layout import use_fast_layout, use_plain_layout
 from ctta.methods.registry import MethodEntry, find
 from ctta.methods.state import State, networks_of, undisturbed
@@ -252,17 +252,21 @@ class Adapter(nn.Module):
         return logits, "logits are not finite, nor are those of the source model"
 
     def _take_snapshot(self) -> State:
-        """Copy the state into buffers that are used again for every batch."""
+        """Copy the state into buffers that are used again for every batch; weights that never moved need none."""
         state = self.method.state()
-        reused = {key: old for key, old in self._snapshot.items() if key in state.tensors}
+        unmoved = {f"model/{name}": value for name, value in self.method.source.items()}
+        unmoved = {key: value for key, value in unmoved.items() if same_bits(state.tensors[key], value)}
+        reused = {key: old for key, old in self._snapshot.items() if key in state.tensors.keys() - unmoved.keys()}
         for key, value in state.tensors.items():
             old = reused.get(key)
+            if key in unmoved:
+                continue
             if old is None or old.shape != value.shape or old.dtype != value.dtype or old.device != value.device:
                 reused[key] = value.clone()
             else:
                 old.copy_(value)
         self._snapshot = reused
-        return State(reused, copy.deepcopy(state.scalars))
+        return State({**unmoved, **reused}, copy.deepcopy(state.scalars))
 
     def _report(self, samples: int, reason: str | None) -> None:
         self.batches += 1
