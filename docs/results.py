@@ -4,7 +4,7 @@
 `ctta reproduce`, `NAME@2000` the same at 2,000 images a domain:
 
     {{tables NAME}}          the tables, and the commands that made them
-    {{short NAME}}           the first table only
+    {{short NAME}}           the lines of the first table only
     {{figures NAME: A, B}}   figures by their names
     {{error NAME: LABEL}}    mean error of a row, in %
 
@@ -77,7 +77,7 @@ def written(what: str, name: str, images: str, rest: str) -> str:
     if what == "figures":
         return "\n\n".join(f"![{each.strip()}](results/{file_of(name, images, each)})" for each in rest.split(","))
     if what == "short":
-        return found.result.tables[0].markdown().strip()
+        return "\n".join(line for line in found.result.tables[0].markdown().splitlines() if line.startswith("|"))
     if what != "tables":
         raise ValueError(f"Expected tables, short, figures or error in a directive, but got {what}.")
     tables = "\n".join(table.markdown() for table in found.result.tables)
