@@ -258,9 +258,9 @@ class Adapter(nn.Module):
         unmoved = {key: value for key, value in unmoved.items() if same_bits(state.tensors[key], value)}
         reused = {key: old for key, old in self._snapshot.items() if key in state.tensors.keys() - unmoved.keys()}
         for key, value in state.tensors.items():
-            old = reused.get(key)
             if key in unmoved:
                 continue
+            old = reused.get(key)
             if old is None or old.shape != value.shape or old.dtype != value.dtype or old.device != value.device:
                 reused[key] = value.clone()
             else:

@@ -395,6 +395,14 @@ def test_fast_stands_for_its_settings_and_they_can_be_changed_one_by_one():
     assert palm().settings.precision == "full"
 
 
+def test_under_the_callers_autocast_a_second_look_uses_the_moved_weights():
+    adapter = palm(torch.float32, returned_logits="after", lr=0.05)
+    x = golden_stream(torch.float32)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        after = adapter(x)
+        assert torch.equal(after, adapter.predict(x))
+
+
 def run_in_bf16(monkeypatch, pays):
     """A float32 run with precision="bf16" on a machine where that pays, or not: dtypes seen, logits, reports."""
     monkeypatch.setattr("ctta.precision.bf16_pays", lambda device: pays)

@@ -141,6 +141,7 @@ class Method(Generic[S]):
         with torch.no_grad():
             for name, value in values.items():
                 self.adapted[name].copy_(value)
+        torch.clear_autocast_cache()  # what was cast of the old values, under the caller's autocast, is stale
 
     def note(self, **values: Any) -> None:
         """Add to the report of this step; names are the fields of `ctta.Report`."""
