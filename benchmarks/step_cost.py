@@ -4,7 +4,8 @@ Everything is timed round by round in one run and printed as ratios: to the lite
 the same round (machines are shared, their seconds mean little). Peak memory above the loaded model is taken in a
 process of its own for every row. PALM's threshold is the one that selects `--share` of the parameters on the first
 batch, for the literal step too: an untrained network would otherwise select everything. Freed memory stays with
-the process (`ctta.allocator`), else a row's time would depend on which row ran before it. Run with `make bench`.
+the process (`ctta.allocator`), else a row's time would depend on which row ran before it; `--give-back` measures a
+process that does without. Run with `make bench`.
 
     python benchmarks/step_cost.py --arch wrn-28-2 --batch 200 --rounds 7
     python benchmarks/step_cost.py --arch embedded --rows 'literal;exact;fast;law' --no-memory
@@ -202,9 +203,11 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.05, help="share of the parameters PALM is to select")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-memory", action="store_true", help="times only")
+    parser.add_argument("--give-back", action="store_true", help="leave freed memory to the system, as by default")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    keep_freed_memory()
+    if not arguments.give_back:
+        keep_freed_memory()
     for arch in arguments.arch.split(",") if arguments.arch else ARCHITECTURES:
         report(arch, arguments)
 
