@@ -29,13 +29,13 @@ STUDY = {
     "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
     "speed-choice": f"speed {WHOLE} --corruptions {EXTRA} --images 2000 --seeds 0-2",
     "continual-source": f"table1 {WHOLE} --only Source",
-    "continual-bn1-tent": f"table1 {WHOLE} --only 'BN-1,Tent (cont.)'",
+    "continual-bn1": f"table1 {WHOLE} --only BN-1 --seeds 0-2",
+    "continual-tent": f"table1 {WHOLE} --only 'Tent (cont.)' --seeds 0-2",
     "continual-palm": f"table1 {WHOLE} --only PALM",
     "continual-law": f"table1 {WHOLE} --only LAW",
     "continual-sft": f"table1 {WHOLE} --only 'SFT (cont.)'",
     "continual-ecotta": f"table1 {WHOLE} --only EcoTTA",
     "continual-adacontrast": f"table1 {WHOLE} --only AdaContrast",
-    "continual-bn1-tent-seeds": f"table1 {WHOLE} --only 'BN-1,Tent (cont.)' --seeds 1-2",
     "continual-palm-seeds": f"table1 {WHOLE} --only PALM --seeds 1-2",
     "continual-law-seeds": f"table1 {WHOLE} --only LAW --seeds 1-2",
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
@@ -72,7 +72,7 @@ def main() -> None:
     done = log.read_text().split() if log.exists() else []
     for name in arguments.parts or [name for name in STUDY if name not in done]:
         if arguments.list:
-            print(f"{name:26}ctta reproduce {STUDY[name]}")
+            print(f"{name:22}ctta reproduce {STUDY[name]}")
             continue
         words = ["--processes", arguments.processes, "--threads", arguments.threads]
         words += ["--store", str(arguments.store), "--rows", str(ROWS)]
