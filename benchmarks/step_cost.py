@@ -8,7 +8,7 @@ the process (`ctta.allocator`), else a row's time would depend on which row ran 
 process that does without. Run with `make bench`.
 
     python benchmarks/step_cost.py --arch wrn-28-2 --batch 200 --rounds 7
-    python benchmarks/step_cost.py --arch embedded --rows 'literal;exact;fast;law' --no-memory
+    python benchmarks/step_cost.py --arch embedded --rows literal,exact,fast,law --no-memory
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PALM: dict[str, dict[str, Any]] = {
     "exact": {},
     "fast": {"speed": "fast"},
     "compiled": {"compile": True},
-    "fast, compiled": {"speed": "fast", "compile": True},
+    "fast compiled": {"speed": "fast", "compile": True},
     "low memory": {"memory": "low"},
     "lowest memory": {"memory": "lowest"},
 }
@@ -171,7 +171,7 @@ def resident(which: str = "VmRSS") -> float:
 def report(arch: str, arguments: argparse.Namespace) -> None:
     """Measure one network and print its table."""
     batch = arguments.batch or ARCHITECTURES.get(arch, 200)
-    rows = [row.strip() for row in arguments.rows.split(";")] if arguments.rows else list(ROWS)
+    rows = [row.strip() for row in arguments.rows.split(",")] if arguments.rows else list(ROWS)
     given = setup(arch, batch, arguments.size, share=arguments.share)
     seconds = measure(given, rows, arguments.rounds)
     unit = seconds.pop("unit")
@@ -196,7 +196,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--arch", help="networks, separated by commas (default: six)")
-    parser.add_argument("--rows", help=f"some of: {'; '.join(ROWS)} (separated by semicolons)")
+    parser.add_argument("--rows", help=f"some of: {'; '.join(ROWS)} (separated by commas)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, help="images (default: what the network allows)")
     parser.add_argument("--size", type=int, default=32, help="image height and width")
