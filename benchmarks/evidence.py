@@ -79,8 +79,8 @@ def main() -> None:
         command = [sys.executable, "-m", "ctta", "reproduce", *shlex.split(STUDY[name]), *words]
         print("$", shlex.join(command), flush=True)
         subprocess.run(command, check=True)
-        log.write_text("".join(f"{part}\n" for part in dict.fromkeys([*done, name])))
-        done = log.read_text().split()
+        done = list(dict.fromkeys([*done, name]))
+        log.write_text("".join(f"{part}\n" for part in done))
 
 
 if __name__ == "__main__":
