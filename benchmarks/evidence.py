@@ -18,16 +18,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ctta.corruptions import EXTRA
+
 ROWS = Path(__file__).with_name("evidence")
 EMBEDDED = "--dataset embedded"
-EXTRA = "gaussian_blur,saturate,spatter,speckle_noise"
 WHOLE = "--dataset cifar10-c --model embedded:"
 TEACHERS = "CoTTA,DSS"
 OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
 SWEEPS = ("lambda", "temperature", "alpha", "optimizers", "pseudo-labels")
 STUDY = {
     "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
-    "speed-choice": f"speed {WHOLE} --corruptions {EXTRA} --images 2000 --seeds 0-2",
+    "speed-choice": f"speed {WHOLE} --corruptions {','.join(sorted(EXTRA))} --images 2000 --seeds 0-2",
     "continual-source": f"table1 {WHOLE} --only Source",
     "continual-bn1": f"table1 {WHOLE} --only BN-1 --seeds 0-2",
     "continual-tent": f"table1 {WHOLE} --only 'Tent (cont.)' --seeds 0-2",

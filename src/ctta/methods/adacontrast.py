@@ -140,7 +140,6 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
             with torch.no_grad():
                 self.extend_queue(keys, labels)
                 self.extend_bank(self.encode(weak, self.momentum_model))
-        torch.clear_autocast_cache()  # weights cast before the update
         with torch.no_grad():
             return self.forward(x)
 
