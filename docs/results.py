@@ -1,7 +1,8 @@
 """Write the pages with results, their figures and the table in the README from the kept rows of the study.
 
 `docs/*.in.md` are the pages with directives in the place of numbers. NAME is an experiment of
-`ctta reproduce`, `NAME@2000` the same at 2,000 images a domain:
+`ctta reproduce`, `NAME@2000` the same at 2,000 images a domain, `NAME/bf16` and `NAME@2000/bf16` the same with
+`--precision bf16` (without it the rows in full precision count alone):
 
     {{tables NAME}}          the tables, and the commands that made them
     {{short NAME}}           the lines of the first table only
@@ -22,6 +23,7 @@ from ctta.bench import archive
 from ctta.bench.archive import Archive
 from ctta.bench.store import Store
 from ctta.bench.tables import mean_error
+from ctta.precision import check_precision
 from ctta.report import svg
 from ctta.report.collect import collect
 from ctta.report.figures import figures_of, styles_of
@@ -32,7 +34,7 @@ ROWS = HERE.parent / "benchmarks" / "evidence"
 FORMS = sorted(HERE.glob("*.in.md"))
 README = HERE.parent / "README.md"
 FIGURES = HERE / "results"
-DIRECTIVE = re.compile(r"\{\{(\w+) ([^}@:]+?)(?:@(\d+))?(?:: ([^}]+))?\}\}")
+DIRECTIVE = re.compile(r"\{\{(\w+) ([^}@:/]+?)(?:@(\d+))?(?:/(\w+))?(?:: ([^}]+))?\}\}")
 MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->\n).*?(<!-- end -->)", re.DOTALL)
 """A stretch of the README that is written from the rows: the directive, and what follows from it."""
 
@@ -63,19 +65,20 @@ def render_readme() -> str:
 
 def fill(text: str) -> str:
     """Put what the rows say in the place of every directive."""
-    return DIRECTIVE.sub(lambda found: written(found[1], found[2], found[3] or "", found[4] or ""), text)
+    return DIRECTIVE.sub(lambda found: written(*(part or "" for part in found.groups())), text)
 
 
-def written(what: str, name: str, images: str, rest: str) -> str:
+def written(what: str, name: str, images: str, precision: str, rest: str) -> str:
     """What one directive stands for."""
-    found = kept(name, int(images) if images else None)
+    found = kept(name, int(images) if images else None, precision or "full")
     if found is None:
         return "not run" if what == "error" else "Not run yet."
     if what == "error":
         runs = next(entry.runs for entry in found.entries if entry.label == rest)
         return f"{sum(map(mean_error, runs)) / len(runs):.1f}"
     if what == "figures":
-        return "\n\n".join(f"![{each.strip()}](results/{file_of(name, images, each)})" for each in rest.split(","))
+        files = {each.strip(): file_of(name, images, precision, each) for each in rest.split(",")}
+        return "\n\n".join(f"![{each}](results/{file})" for each, file in files.items())
     if what == "short":
         return "\n".join(line for line in found.result.tables[0].markdown().splitlines() if line.startswith("|"))
     if what != "tables":
@@ -85,26 +88,28 @@ def written(what: str, name: str, images: str, rest: str) -> str:
 
 
 @cache
-def kept(name: str, images: int | None) -> Archive | None:
-    """All kept rows of an experiment at one scale, None where there are none."""
+def kept(name: str, images: int | None, precision: str = "full") -> Archive | None:
+    """All kept rows of an experiment at one scale and in one precision, None where there are none."""
+    check_precision(precision)
     files = [archive.read(file) for file in sorted(ROWS.glob(f"{name}.*jsonl"))]
-    fitting = [one for one in files if {cell["manifest"]["cell"]["images"] for cell in one.cells} == {images}]
+    scaled = [one for one in files if {cell["manifest"]["cell"]["images"] for cell in one.cells} == {images}]
+    fitting = [one for one in scaled if one.precisions == {precision}]
     return archive.merge(fitting) if fitting else None
 
 
-def file_of(name: str, images: str, figure: str) -> str:
+def file_of(name: str, images: str, precision: str, figure: str) -> str:
     """Name of a figure's file."""
-    return f"{name}{f'-{images}' if images else ''}-{figure.strip()}.svg"
+    return "-".join(part for part in (name, images, precision, figure.strip()) if part) + ".svg"
 
 
 def figures() -> dict[str, str]:
     """Every figure the pages show, by the name of its file."""
     out: dict[str, str] = {}
-    for what, name, images, names in DIRECTIVE.findall("".join(form.read_text() for form in FORMS)):
-        found = kept(name, int(images) if images else None)
+    for what, name, images, precision, names in DIRECTIVE.findall("".join(form.read_text() for form in FORMS)):
+        found = kept(name, int(images) if images else None, precision or "full")
         if what == "figures" and found is not None:
             drawn = drawings(found)
-            out |= {file_of(name, images, each): drawn[each.strip()] for each in names.split(",")}
+            out |= {file_of(name, images, precision, each): drawn[each.strip()] for each in names.split(",")}
     return out
 
 

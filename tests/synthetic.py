@@ -87,10 +87,11 @@ def add_cell(
     finish: bool = True,
     shift: float = 0.0,
     setting: str = "continual",
+    precision: str = "full",
     **more,
 ) -> str:
     """Enter a made-up cell; returns its key."""
-    cell = Cell(method, label=label, seed=seed, settings=settings or {}, setting=setting)
+    cell = Cell(method, label=label, seed=seed, settings=settings or {}, setting=setting, precision=precision)
     rows = list(rows_of(method, domains, batches, seed, shift))
     manifest = {
         "weights": "4f1f4e31d3a1a7b2" * 4,
@@ -107,7 +108,7 @@ def add_cell(
         "torch": "2.13.0",
         **more,
     }
-    key = f"{abs(hash((method, label, seed, str(settings), setting, str(more)))):016x}"[:16]
+    key = f"{abs(hash((method, label, seed, str(settings), setting, precision, str(more)))):016x}"[:16]
     store.claim(key, cell.name, manifest, len(rows))
     drift = METHODS.get(method, (25.0, 5.0))[0] % 1 / 4  # forgets more or less, by method
     measured = [

@@ -8,6 +8,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ctta.errors import SettingError
+
+PRECISIONS = ("full", "bf16")
+"""What a whole run may be computed in."""
+
 
 def wide(tensor: Tensor) -> Tensor:
     """Return the tensor in float32 or wider: constants like 1e-8 and small steps do not survive half precision."""
@@ -38,3 +43,29 @@ def bf16_pays(device_type: str) -> bool:
 def bf16_where_it_pays(device_type: str) -> AbstractContextManager[object]:
     """Have convolutions and matrix products work in bfloat16 meanwhile, where that is faster (float64 stays)."""
     return torch.autocast(device_type, torch.bfloat16) if bf16_pays(device_type) else nullcontext()
+
+
+def check_precision(precision: object) -> None:
+    """Refuse what is not the name of a precision."""
+    if precision not in PRECISIONS:
+        raise SettingError(f"Expected a precision of {' or '.join(PRECISIONS)}, but got {precision!r}.")
+
+
+def in_precision(precision: str, device_type: str) -> AbstractContextManager[object]:
+    """Have all work done in a precision meanwhile, faster or not, whatever the caller's autocast.
+
+    In bf16 convolutions and matrix products are rounded to bfloat16; weights keep their dtype.
+    """
+    check_precision(precision)
+    if precision == "full":
+        return without_autocast(device_type)
+    return torch.autocast(device_type, torch.bfloat16)
+
+
+def mark(precision: str) -> str:
+    """What is put after a name to tell runs in another precision from those in full.
+
+    >>> mark("full"), mark("bf16")
+    ('', ' (bf16)')
+    """
+    return "" if precision == "full" else f" ({precision})"

@@ -11,6 +11,7 @@ from ctta.bench.store import Store
 from ctta.bench.summary import summarise
 from ctta.cli import cli
 from ctta.errors import DataError
+from ctta.report.collect import collect
 from ctta.report.page import render
 
 NAMES = ("adapted", "importance", "forgetting", "pseudo-labels", "cost")
@@ -19,10 +20,14 @@ NAMES = ("adapted", "importance", "forgetting", "pseudo-labels", "cost")
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     """Some experiments on an untrained model, two corruptions, several batches a domain; rows kept."""
-    folder = tmp_path_factory.mktemp("kept")
+    return keep(tmp_path_factory.mktemp("kept"), *NAMES)
+
+
+def keep(folder, *given):
+    """Run and keep experiments, with further options or without."""
     (folder / "own.py").write_text(MODEL)
     words = [
-        *("reproduce", *NAMES, "--model", f"{folder / 'own.py'}:make", "--dataset", "embedded", "--json"),
+        *("reproduce", *given, "--model", f"{folder / 'own.py'}:make", "--dataset", "embedded", "--json"),
         *("--corruptions", "fog,contrast", "--images", "6", "--batch-size", "2", "--seeds", "0,1"),
         *("--store", str(folder / "r.sqlite"), "--processes", "1", "--threads", "1", "--rows", str(folder)),
     ]
@@ -80,6 +85,24 @@ def test_the_file_says_which_command_gives_its_numbers_again(kept):
     command = archive.read(file_of(folder, "adapted")).command
     assert command.startswith("ctta reproduce adapted --dataset embedded --model ")
     assert command.endswith("--images 6 --corruptions fog,contrast --batch-size 2 --seeds 0,1")
+
+
+def test_a_reproduction_in_bf16_is_kept_with_the_word_for_it_and_does_not_join_one_in_full(kept, tmp_path):
+    name, label = "importance", "convolutions and matrix products in bfloat16"
+    _, found = keep(tmp_path, name, "--precision", "bf16")
+    half, full = archive.read(file_of(tmp_path, name)), archive.read(file_of(kept[0], name))
+    assert ".batch-2.bf16.seeds-0-1.jsonl" in file_of(tmp_path, name).name
+    assert half.command.endswith("--batch-size 2 --precision bf16 --seeds 0,1")
+    assert half.result.title == found[name]["title"]
+    assert label in half.result.title
+    assert label not in full.result.title
+    assert (half.precisions, full.precisions) == ({"bf16"}, {"full"})
+    assert half.runs.keys().isdisjoint(full.runs)
+    with pytest.raises(DataError, match="one precision, but got bf16, full"):
+        archive.merge([half, full])
+    with Store(tmp_path / "both.sqlite") as store:
+        assert [archive.enter(one, store) for one in (half, full)] == [2, 2]
+        assert [board.facts.get("precision") for board in collect(store)] == [None, "bf16"]
 
 
 def test_a_damaged_file_and_one_of_a_later_format_are_refused(kept, tmp_path):

@@ -120,6 +120,26 @@ def test_a_wrong_word_is_refused_before_anything_runs(arguments, tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
+def test_in_bf16_every_line_table_plan_and_exported_row_says_so(words, tmp_path):
+    half = [*words, "--methods", "source,palm", "--precision", "bf16"]
+    found = call(*half, "--export", tmp_path / "half.jsonl")
+    assert "on embedded, continual, 20 images a domain (bf16)" in " ".join(found.stdout.split())
+    assert all("own.py:make (bf16), seed 0: error" in line for line in found.stderr.splitlines()[:2])
+    assert "own.py:make (bf16)" in call(*half, "--dry-run").stdout
+    full = call(*words, "--methods", "source,palm", "--export", tmp_path / "full.jsonl")
+    assert "(bf16)" not in full.output
+    lines = json.loads(call(*half, "--json").stdout)["lines"]
+    assert {line["precision"] for line in lines} == {"bf16"}
+    for name in ("half", "full"):
+        rows = [json.loads(text) for text in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        assert [row["precision"] for row in rows] == [{"half": "bf16", "full": "full"}[name]] * 8
+    assert len(read(tmp_path / "b.db")) == 4
+
+
+def test_an_unknown_precision_is_refused_with_the_choices():
+    assert "'half' is not one of 'full', 'bf16'" in call("--precision", "half", code=2).output
+
+
 def test_tensorboard_gets_every_row_and_is_closed(words, tmp_path, monkeypatch):
     seen = []
 

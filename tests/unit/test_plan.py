@@ -51,6 +51,7 @@ def test_words_and_yaml_give_the_same_cells(tmp_path):
         severity: 3
         corruptions: [fog, contrast]
         clean: 10
+        precision: bf16
         set: {tent: {lr: 1e-3}, palm.variant: paper}
         stream: {passes: 2}
         """)
@@ -65,6 +66,7 @@ def test_words_and_yaml_give_the_same_cells(tmp_path):
         "severity": 3,
         "corruptions": "fog,contrast",
         "clean": 10,
+        "precision": "bf16",
         "set": ("tent.lr=1e-3", "palm.variant=paper"),
         "stream": ("passes=2",),
     }
@@ -73,6 +75,8 @@ def test_words_and_yaml_give_the_same_cells(tmp_path):
     assert cells[0].settings == {"lr": 0.001}  # YAML itself takes 1e-3 for a word
     assert cells[1].settings == {"variant": "paper"}
     assert cells[0].stream == {"passes": 2}
+    assert {cell.precision for cell in cells} == {"bf16"}
+    assert from_words({"methods": "tent"})[0].precision == "full"
     assert from_yaml(file, seeds="7")[0].seed == 7
 
 
@@ -114,6 +118,8 @@ def test_without_a_preset_a_method_takes_that_of_the_dataset_and_none_takes_the_
         ({"images": True}, "`images`"),
         ({"severity": 6}, "`severity` to be a whole number from 1 to 5, but got 6"),
         ({"batch_size": "many"}, "`batch_size`"),
+        ({"precision": "fp16"}, "expected `precision` to be full or bf16, but got 'fp16'"),
+        ({"precision": ["full", "bf16"]}, "expected `precision` to be full or bf16"),
         ({"seeds": "one"}, "`seeds`"),
         ({"seeds": "3-1"}, "`seeds`"),
         ({"seeds": -1}, "`seeds`"),

@@ -138,6 +138,22 @@ def test_labels_are_escaped_everywhere(store, tmp_path):
     assert next(row[0] for row in csv.reader(io.StringIO(table.csv())) if row[0] == NASTY)
 
 
+def test_runs_in_bf16_stand_on_a_board_of_their_own_that_says_so(store):
+    for precision in ("bf16", "full"):
+        add_cell(store, "palm", precision=precision)
+    key = add_cell(store, "source")
+    manifest = store.cell(key).manifest
+    del manifest["cell"]["precision"]  # a row from before there was a choice
+    store.db.execute("UPDATE cells SET manifest = ? WHERE key = ?", (json.dumps(manifest), key))
+    full, half = collect(store)
+    assert [entry.label for entry in full.entries] == ["source", "palm"]
+    assert [entry.label for entry in half.entries] == ["palm"]
+    assert half.title == full.title + " (bf16)"
+    assert half.origin(half.entries).endswith("model embedded (bf16).")
+    assert "precision" not in full.facts
+    assert half.facts["precision"] == "bf16"
+
+
 def test_the_comparison_is_mean_standard_deviation_and_worst_over_seeds(store):
     keys = [add_cell(store, "palm", seed=seed, shift=shift) for seed, shift in ((0, 0), (1, 3), (2, 9))]
     add_cell(store, "source")

@@ -189,11 +189,19 @@ def test_one_dataset_can_be_chosen_and_a_foreign_one_is_refused(empty):
         (Options(model="a.py:f"), ["model a.py:f, not the paper's"]),
         (Options(images=9), ["a slice: 9 images per domain"]),
         (Options(corruptions=("fog",), batch_size=8), ["1 of 15 corruptions: fog", "batches of 8"]),
+        (Options(precision="bf16"), ["convolutions and matrix products in bfloat16"]),
     ],
 )
 def test_whatever_is_not_the_papers_experiment_is_labelled_and_filed_apart(options, words):
     assert options.labels == words
     assert bool(options.tag) == bool(words) or options.dataset == "cifar10-c"
+
+
+def test_in_bf16_every_cell_is_and_its_files_are_named_so(empty):
+    options = Options(dataset="embedded", images=9, precision="bf16", only=("PALM",), seeds=(0, 1))
+    assert {item.cell.precision for item in plan(experiment("table1"), options)} == {"bf16"}
+    assert options.tag == "embedded.9-images.bf16.PALM.seeds-0-1"
+    assert {item.cell.precision for item in plan(experiment("table1"), Options())} == {"full"}
 
 
 # ---------------------------------------------------------------- the command
@@ -237,6 +245,7 @@ def test_no_experiment_an_unknown_one_and_weights_without_a_model_are_refused(em
         call("table1", "--seeds", "one")
     with pytest.raises(SettingError, match="There is no experiment `tabel1`"):
         call("tabel1")
+    assert "'half' is not one of 'full', 'bf16'" in call("table1", "--precision", "half", code=2).output
 
 
 def test_an_experiment_runs_continues_and_is_saved_beside_the_store(stand_in, tmp_path):

@@ -1,5 +1,6 @@
 """The pages with results, their figures and the README's table say what the kept rows say."""
 
+import json
 import re
 import runpy
 import shlex
@@ -9,6 +10,7 @@ import pytest
 
 from ctta.bench import archive
 from ctta.bench.published import experiment
+from ctta.errors import SettingError
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "benchmarks" / "evidence").glob("*.jsonl"))
@@ -51,3 +53,50 @@ def test_a_directive_without_rows_says_so_and_an_unknown_one_is_refused(results)
     assert results["fill"]("{{error table3: PALM}} {{tables table3}}") == "not run Not run yet."
     with pytest.raises(ValueError, match="but got picture"):
         results["fill"]("{{picture speed}}")
+
+
+def in_bf16(line):
+    """A line of a kept file as a run in bf16 would have it."""
+    data = json.loads(line)
+    if "manifest" in data:
+        data["manifest"]["cell"]["precision"] = "bf16"
+        data["key"] = f"h{data['key'][1:]}"
+    else:
+        data["command"] += " --precision bf16"
+        data["rows"] = {place: [f"h{key[1:]}" for key in keys] for place, keys in data["rows"].items()}
+    return json.dumps(data)
+
+
+def test_a_directive_may_name_scale_and_precision(results):
+    def parts(text):
+        return results["DIRECTIVE"].fullmatch(text).groups()
+
+    assert parts("{{tables table1}}") == ("tables", "table1", None, None, None)
+    assert parts("{{tables table1@2000}}") == ("tables", "table1", "2000", None, None)
+    assert parts("{{tables pseudo-labels/bf16}}") == ("tables", "pseudo-labels", None, "bf16", None)
+    assert parts("{{error table1@2000/bf16: a/b}}") == ("error", "table1", "2000", "bf16", "a/b")
+    assert results["file_of"]("speed", "", "", " cost") == "speed-cost.svg"
+    assert results["file_of"]("speed", "2000", "bf16", "cost") == "speed-2000-bf16-cost.svg"
+
+
+def test_a_directive_means_rows_of_its_own_precision_alone(results, tmp_path, monkeypatch):
+    name, label = "table1.cifar10-c.embedded.Source", "Source"
+    (source,) = [file for file in FILES if file.stem == name]
+    monkeypatch.setitem(results["fill"].__globals__, "ROWS", tmp_path)
+    results["kept"].cache_clear()
+    fill, command = results["fill"], archive.read(source).command
+    try:
+        half = "\n".join(map(in_bf16, source.read_text().splitlines()))
+        (tmp_path / f"{name}.bf16.jsonl").write_text(half)
+        assert fill("{{tables table1}}") == "Not run yet."
+        assert fill("{{tables table1@2000/bf16}}") == "Not run yet."
+        assert f"```\n{command} --precision bf16\n```" in fill("{{tables table1/bf16}}")
+        assert "(results/table1-bf16-cost.svg)" in fill("{{figures table1/bf16: cost}}")
+        results["kept"].cache_clear()
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+        assert f"```\n{command}\n```" in fill("{{tables table1}}")
+        assert fill(f"{{{{error table1: {label}}}}}") == fill(f"{{{{error table1/bf16: {label}}}}}")
+        with pytest.raises(SettingError, match="full or bf16, but got 'bf61'"):
+            fill("{{tables table1/bf61}}")
+    finally:
+        results["kept"].cache_clear()

@@ -1,16 +1,21 @@
 """The runner: continued runs equal uninterrupted ones, and what goes wrong is noted where it belongs."""
 
 import dataclasses
+import hashlib
+import json
 
 import pytest
+import torch
 from tests.bench_kit import a_row, comparable, tiny, write_model
 
 from ctta.bench import cell as cell_module
 from ctta.bench import runner
-from ctta.bench.cell import prepare
-from ctta.bench.runner import _Pending, run_cell
+from ctta.bench.cell import Cell, prepare
+from ctta.bench.forgetting import Forgetting
+from ctta.bench.runner import _Pending, rows_of, run_cell
 from ctta.bench.store import Store
-from ctta.errors import CttaError, StoreError
+from ctta.errors import CttaError, SettingError, StoreError
+from ctta.precision import autocast_on
 
 
 @pytest.fixture
@@ -192,3 +197,79 @@ def test_the_error_of_a_cell_is_raised_even_if_it_cannot_be_noted(model, store, 
     monkeypatch.setattr(store, "fail", full)
     with pytest.raises(CttaError, match="by us"):
         run_cell(tiny(model), store, watch=stop_at(0, CttaError("by us")))
+
+
+# -------------------------------------------------------------------- in bfloat16
+
+
+def rows_in(path, cell, stops=()):
+    """Everything comparable of one cell, without its key."""
+    with Store(path) as store:
+        for batch in stops:
+            with pytest.raises(KeyboardInterrupt):
+                run_cell(cell, store, watch=stop_at(batch), snapshot_seconds=0)
+        run_cell(cell, store, snapshot_seconds=0)
+        (found,) = comparable(store).values()
+    return found
+
+
+@pytest.mark.parametrize("method", ["source", "tent", "palm"])
+def test_in_bf16_rows_are_others_than_in_full_and_the_same_again_and_after_interruptions(method, model, tmp_path):
+    full, half = (tiny(model, method, clean=20, precision=name) for name in ("full", "bf16"))
+    expected = rows_in(tmp_path / "half.db", half)
+    assert expected[4] != rows_in(tmp_path / "full.db", full)[4]
+    assert expected == rows_in(tmp_path / "again.db", half)
+    assert expected == rows_in(tmp_path / "stopped.db", half, stops=(0, 1, 2))
+
+
+@pytest.mark.parametrize(("precision", "on"), [("full", False), ("bf16", True)])
+def test_steps_unit_of_cost_and_forgetting_are_in_the_precision_and_the_caller_never_is(
+    precision, on, model, monkeypatch
+):
+    seen = {}
+
+    def spied(name, call):
+        def spy(*given, **named):
+            seen.setdefault(name, set()).add(autocast_on("cpu"))
+            return call(*given, **named)
+
+        return spy
+
+    monkeypatch.setattr(runner, "measure", spied("steps", runner.measure))
+    monkeypatch.setattr(runner, "pass_seconds", spied("unit", runner.pass_seconds))
+    monkeypatch.setattr(Forgetting, "measure", spied("forgetting", Forgetting.measure))
+    ready = prepare(tiny(model, "source", clean=10, precision=precision))
+    for _ in rows_of(ready, ready.adapter()):
+        assert not autocast_on("cpu")
+    assert seen == {"steps": {on}, "unit": {on}, "forgetting": {on}}
+
+
+def test_the_callers_autocast_does_not_reach_a_cell_in_full(model, tmp_path):
+    expected = rows_in(tmp_path / "plain.db", tiny(model, clean=10))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert rows_in(tmp_path / "inside.db", tiny(model, clean=10)) == expected
+
+
+def test_a_cell_in_bf16_has_a_key_of_its_own_and_one_in_full_has_a_key_that_says_nothing_of_it(model):
+    full, half = (prepare(tiny(model, precision=name)) for name in ("full", "bf16"))
+    assert full.key != half.key
+    names = ("weights", "stream", "method", "settings", "seed", "clean", "code", "files")
+    identity = {name: full.manifest[name] for name in names}
+    text = json.dumps(identity, sort_keys=True, default=str).encode()
+    assert full.key == hashlib.sha256(text).hexdigest()[:16]
+    assert "precision" not in full.manifest
+    assert [ready.manifest["cell"]["precision"] for ready in (full, half)] == ["full", "bf16"]
+
+
+def test_a_cell_comes_back_from_plain_data_also_from_data_without_a_precision():
+    cell = tiny("own.py:make", precision="bf16")
+    data = json.loads(json.dumps(cell.to_dict()))
+    assert Cell.from_dict(data) == cell
+    del data["precision"]
+    assert Cell.from_dict(data) == dataclasses.replace(cell, precision="full")
+
+
+def test_a_cell_in_an_unknown_precision_is_refused_before_the_store_hears_of_it(model, store):
+    with pytest.raises(SettingError, match="Expected a precision of full or bf16, but got 'fp8'"):
+        run_cell(tiny(model, precision="fp8"), store)
+    assert store.cells() == []

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from ctta.bench import tables
-from ctta.bench.seeds import spread_of
+from ctta.bench.cell import Cell
+from ctta.bench.seeds import over_seeds, spread_of
 from ctta.bench.store import CellRecord
 from ctta.bench.summary import Summary
 from ctta.bench.tables import Entry
@@ -147,6 +148,14 @@ def test_over_seeds_is_mean_sample_deviation_and_worst():
     assert spread.std == pytest.approx(3.605551275)
     assert spread_of([90.0, 80.0], min).worst == 80.0
     assert spread_of([5.0]).std is None
+
+
+def test_seeds_in_another_precision_are_another_line_of_another_table():
+    found = [(Cell("palm", seed=s, precision=p), run(10.0 + s)) for p in ("full", "bf16") for s in (0, 2)]
+    full, half = over_seeds(found)
+    assert (full.seeds, half.seeds, full.mean) == ((0, 2), (0, 2), 11.0)
+    assert (full.precision, half.precision) == ("full", "bf16")
+    assert full.table != half.table
 
 
 def test_means_stand_beside_the_papers_with_the_difference():

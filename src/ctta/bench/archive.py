@@ -40,6 +40,11 @@ class Archive:
     cells: tuple[dict[str, Any], ...]
     """The same as the file has them."""
 
+    @property
+    def precisions(self) -> set[str]:
+        """What its cells were computed in: one, where it is of one command."""
+        return {cell["manifest"]["cell"].get("precision", "full") for cell in self.cells}
+
 
 def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
     """Keep a reproduction with the rows behind it; the file is complete or not there."""
@@ -110,6 +115,9 @@ def merge(archives: Sequence[Archive]) -> Archive:
     if any(archive.result.experiment.name != about.name for archive in archives):
         names = sorted({archive.result.experiment.name for archive in archives})
         raise DataError(f"Expected archives of one experiment, but got {', '.join(names)}.")
+    precisions = sorted({found for archive in archives for found in archive.precisions})
+    if len(precisions) > 1:
+        raise DataError(f"Expected archives of one precision, but got {', '.join(precisions)}.")
     runs = {key: run for archive in archives for key, run in archive.runs.items()}
     found: dict[tuple[str, str], dict[str, Summary]] = {}
     published = {}

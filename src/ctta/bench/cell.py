@@ -23,6 +23,7 @@ from ctta.adapt import Adapter
 from ctta.bench.resolve import BENCHMARKS, model_from, names_in, source_from
 from ctta.methods import find
 from ctta.models import weight_hash
+from ctta.precision import check_precision
 
 CODE = ("functional", "methods", "optim", "augment", "corruptions", "streams", "models")
 """Packages whose code decides the numbers of a row; with a few single files they are its code version."""
@@ -48,6 +49,8 @@ class Cell:
     """Further options of the setting: `order`, `kind`, `concentration`, `passes`, `first`."""
     clean: int = 0
     """Clean images on which forgetting is measured after every domain; 0: not measured."""
+    precision: str = "full"
+    """`bf16`: adapter, unit of cost and forgetting all run under bfloat16 autocast."""
     label: str = ""
     """What tables call it (default: the method)."""
     imports: tuple[str, ...] = ()
@@ -87,6 +90,7 @@ class Prepared:
 
 def prepare(cell: Cell) -> Prepared:
     """Load what a cell needs and give it its key. Two cells with equal keys would give equal rows."""
+    check_precision(cell.precision)
     for file in cell.imports:
         names_in(Path(file))
     model = _model(cell.model, cell.weights)
@@ -102,7 +106,7 @@ def prepare(cell: Cell) -> Prepared:
         clean=cell.clean > 0,
     )
     settings = dataclasses.asdict(find(cell.method).resolve(cell.preset, cell.settings))
-    identity = {
+    identity: dict[str, Any] = {
         "weights": _weight_hash(cell.model, cell.weights),
         "stream": stream.hash,
         "method": cell.method,
@@ -112,6 +116,8 @@ def prepare(cell: Cell) -> Prepared:
         "code": code_version(),
         "files": _own_files(cell),
     }
+    if cell.precision != "full":  # what ran in full has the keys it always had
+        identity["precision"] = cell.precision
     manifest = {
         **identity,
         "label": cell.name,

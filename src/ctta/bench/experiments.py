@@ -51,6 +51,8 @@ class Options:
     images: int | None = None
     corruptions: tuple[str, ...] | None = None
     batch_size: int | None = None
+    precision: str = "full"
+    """`bf16`: every method under bfloat16 autocast."""
     seeds: tuple[int, ...] = (0,)
     only: tuple[str, ...] | None = None
     """Labels of the rows to run; None: all."""
@@ -80,6 +82,8 @@ class Options:
             )
         if self.batch_size is not None:
             words.append(f"batches of {self.batch_size}")
+        if self.precision == "bf16":
+            words.append("convolutions and matrix products in bfloat16")
         return words
 
     @property
@@ -89,6 +93,7 @@ class Options:
         parts += [f"{self.images}-images"] if self.images is not None else []
         parts += [f"{len(self.corruptions)}-corruptions"] if self.corruptions is not None else []
         parts += [f"batch-{self.batch_size}"] if self.batch_size is not None else []
+        parts += [self.precision] if self.precision != "full" else []
         parts += ["-".join(self.only)] if self.only is not None else []
         parts += [f"seeds-{'-'.join(map(str, self.seeds))}"] if self.seeds != (0,) else []
         return ".".join("".join(c if c.isalnum() or c in "-_" else "-" for c in part) for part in parts if part)
@@ -241,6 +246,7 @@ def _cell(
         batch_size=size,
         corruptions=options.corruptions,
         clean=min(benchmark.clean, options.images or benchmark.clean),
+        precision=options.precision,
         label=line.label,
     )
 

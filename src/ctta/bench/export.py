@@ -59,6 +59,7 @@ def rows(store: Store, records: Iterable[CellRecord]) -> Iterator[dict[str, Any]
             "model": cell["model"],
             "data": cell["data"],
             "setting": cell["setting"],
+            "precision": cell.get("precision", "full"),
             "seed": manifest["seed"],
             "settings": manifest["settings"],
             "weights": manifest["weights"],

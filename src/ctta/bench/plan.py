@@ -15,6 +15,7 @@ A grid is written in the words of `ctta bench`, or as one YAML file with the sam
     images: 1000                       # per domain; left out: all
     set: {tent: {lr: 1e-3}}            # or {tent.lr: 1e-3}
     stream: {passes: 3}                # further options of the settings
+    precision: bf16                    # all methods under bfloat16 autocast; left out: full
 
 The other keys are weights, preset, batch_size, severity, clean and import. Without `preset` every method takes the
 preset of the dataset where it has one; `preset: none` takes the defaults.
@@ -37,6 +38,7 @@ from ctta.bench.cell import Cell, prepare
 from ctta.bench.resolve import names_in, read_value
 from ctta.errors import SettingError
 from ctta.methods import find, list_methods
+from ctta.precision import PRECISIONS
 from ctta.settings import suggestion
 from ctta.streams import SETTINGS
 
@@ -55,6 +57,9 @@ OPTIONS = {
     "seed": {"correlated", "mixed"},
 }
 """Further options of a stream, and the settings that take them."""
+
+PLAIN = ("images", "batch_size", "severity", "clean", "precision")
+"""Keys of a grid that are the same for all its cells and go to them as they are."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid") -> list[Cell]:
     stream = _stream_options(read.get("stream", {}), settings, owner)
     names = read.get("methods", ["source", "bn1", "tent", "palm"])
     chosen = _methods(names, read.get("set", {}), read.get("preset"), owner)
-    plain = {name: read[name] for name in ("images", "batch_size", "severity", "clean") if name in read}
+    plain = {name: read[name] for name in PLAIN if name in read}
     corruptions = tuple(read["corruptions"]) if "corruptions" in read else None
     imports = tuple(str(file) for file in read.get("import", ()))
     # methods vary fastest: neighbours share model and stream, which are kept in memory
@@ -305,6 +310,11 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _precision(value: Any) -> str:
+    _fail(value not in PRECISIONS)
+    return str(value)
+
+
 def _value(value: Any) -> Any:
     """YAML takes 1e-3 for a word; a setting is a number there, as on the command line."""
     return read_value(value) if isinstance(value, str) else value
@@ -338,6 +348,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "set": (_set, "METHOD.SETTING=VALUE, or {METHOD: {SETTING: VALUE}}"),
     "stream": (_options, "NAME=VALUE, or {NAME: VALUE}"),
     "clean": (_whole(0), "a whole number of at least 0"),
+    "precision": (_precision, " or ".join(PRECISIONS)),
     "import": (_entries, "one Python file or several"),
 }
 """Keys of a grid: how each is read, and what it accepts in words."""

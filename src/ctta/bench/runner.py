@@ -16,6 +16,7 @@ from ctta.bench.forgetting import Forgetting
 from ctta.bench.store import Claim, Store, TakenOverError
 from ctta.errors import StateError, StoreError
 from ctta.evaluation import BatchRow, measure, pass_seconds
+from ctta.precision import in_precision
 
 SNAPSHOT_SECONDS = 20.0
 """Least time between two snapshots: what a kill can cost."""
@@ -91,16 +92,22 @@ def rows_of(ready: Prepared, adapter: Adapter, start: int = 0) -> Iterator[tuple
     """Rows of a cell from a batch on, each with what was measured after its domain, where one ended."""
     stream, cell = ready.stream, ready.cell
     forgetting = Forgetting(ready.model, stream.source, cell.clean, cell.batch_size) if cell.clean else None
+    device = next(ready.model.parameters()).device.type
     total = spent = 0.0
     for batch in stream.resume(start):
-        row = measure(adapter, batch)
+        # entered anew for every call: held open across a yield it would reach into the caller's own work
+        with in_precision(cell.precision, device):
+            row = measure(adapter, batch)
         total += row.seconds
         if spent <= UNIT_SHARE * total:
-            unit = pass_seconds(ready.model, batch.images, repeats=1)
+            with in_precision(cell.precision, device):
+                unit = pass_seconds(ready.model, batch.images, repeats=1)
             spent += unit
             row = dataclasses.replace(row, unit=unit)
-        ended = _ends_domain(ready, row.batch)
-        measured = {"domain": row.domain, **forgetting.measure(adapter)} if ended and forgetting else None
+        measured = None
+        if forgetting and _ends_domain(ready, row.batch):
+            with in_precision(cell.precision, device):
+                measured = {"domain": row.domain, **forgetting.measure(adapter)}
         yield row, measured
 
 

@@ -37,6 +37,7 @@ class Line:
     model: str
     data: str
     setting: str
+    precision: str
     seeds: tuple[int, ...]
     keys: tuple[str, ...]
     """Where the numbers come from: the cells in the store."""
@@ -52,16 +53,17 @@ class Line:
     skipped: int
 
     @property
-    def table(self) -> tuple[str, str, str]:
+    def table(self) -> tuple[str, str, str, str]:
         """What lines of one table have in common."""
-        return self.model, self.data, self.setting
+        return self.model, self.data, self.setting, self.precision
 
 
 def over_seeds(found: Iterable[tuple[Cell, Summary]]) -> list[Line]:
     """Put the cells that differ by their seed alone together, in the order they came."""
     groups: dict[tuple[str, ...], list[tuple[Cell, Summary]]] = {}
     for cell, summary in found:
-        groups.setdefault((cell.name, cell.model, cell.data, cell.setting), []).append((cell, summary))
+        same = (cell.name, cell.model, cell.data, cell.setting, cell.precision)
+        groups.setdefault(same, []).append((cell, summary))
     return [_line(group) for group in groups.values()]
 
 
@@ -75,6 +77,7 @@ def _line(group: list[tuple[Cell, Summary]]) -> Line:
         model=first.model,
         data=first.data,
         setting=first.setting,
+        precision=first.precision,
         seeds=tuple(cell.seed for cell, _ in group),
         keys=tuple(summary.record.key for summary in summaries),
         error={name: statistics.fmean(s.error[name] for s in summaries) for name in summaries[0].error},

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ctta.cli.engine import Where, engine_options, stoppable
+from ctta.precision import PRECISIONS
 from ctta.streams import SETTINGS
 
 
@@ -35,6 +36,7 @@ from ctta.streams import SETTINGS
 @click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
 @click.option("--stream", multiple=True, metavar="NAME=VALUE", help="Option of a stream, as passes=3; repeatable.")
 @click.option("--clean", type=click.IntRange(min=0), help="Clean images to measure forgetting on. [default: 0]")
+@click.option("--precision", type=click.Choice(PRECISIONS), help="bf16: under bfloat16 autocast. [default: full]")
 @click.option("--import", multiple=True, type=click.Path(path_type=Path), help="FILE.py with a method.")
 @click.option(
     "--store",

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ctta.cli.engine import Where, engine_options, stoppable
+from ctta.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from ctta.bench.experiments import Reproduction, Work
@@ -32,6 +33,13 @@ INCOMPLETE = 3
 @click.option("--corruptions", help="Some corruptions, separated by commas: labelled too.")
 @click.option("--only", help="Some rows of the table by their labels, separated by commas.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Images per batch (default: the paper's).")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="full",
+    show_default=True,
+    help="bf16 runs every method under bfloat16 autocast: labelled too.",
+)
 @click.option("--seeds", default="0", show_default=True, help="Seeds: numbers and ranges, as in 0,1,2 or 0-4.")
 @click.option(
     "--store",
@@ -58,6 +66,7 @@ def command(
     corruptions: str | None,
     only: str | None,
     batch_size: int | None,
+    precision: str,
     seeds: str,
     store: Path,
     where: Where,
@@ -97,6 +106,7 @@ def command(
         images=images,
         corruptions=tuple(words["corruptions"]) if corruptions else None,
         batch_size=batch_size,
+        precision=precision,
         seeds=tuple(words["seeds"]),
         only=tuple(label.strip() for label in only.split(",")) if only else None,
     )
@@ -174,8 +184,10 @@ def _keep(results: Iterable[Reproduction], path: Path, folder: Path, tag: str) -
 
 def _words(said: click.Context) -> list[str]:
     """The options that decide the numbers, as they were given."""
-    chosen = ("dataset", "model", "weights", "images", "corruptions", "only", "batch_size", "seeds")
+    chosen = ("dataset", "model", "weights", "images", "corruptions", "only", "batch_size", "precision", "seeds")
     given = {name: said.params[name] for name in chosen if said.params[name] not in (None, "")}
+    if given["precision"] == "full":  # goes without saying
+        del given["precision"]
     return [shlex.join([f"--{name.replace('_', '-')}", str(value)]) for name, value in given.items()]
 
 

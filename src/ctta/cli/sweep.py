@@ -21,6 +21,7 @@ from ctta.bench.seeds import Line
 from ctta.bench.store import CellRecord, Store
 from ctta.cli.comparison import error_grid
 from ctta.engines import Engine, Event, Tell
+from ctta.precision import mark
 
 REFRESH = 2
 """How often a second the live table is drawn."""
@@ -220,7 +221,7 @@ def called(task: Task, *, seed: bool = True) -> str:
     """Name a cell for a person."""
     cell = task.cell
     clean = ", forgetting" if cell.clean else ""
-    text = f"{cell.name} on {cell.data} ({cell.setting}{clean}), {cell.model}"
+    text = f"{cell.name} on {cell.data} ({cell.setting}{clean}), {cell.model}{mark(cell.precision)}"
     return f"{text}, seed {cell.seed}" if seed else text
 
 
@@ -243,7 +244,8 @@ def plan_table(tasks: Sequence[Task], records: dict[str, CellRecord]) -> Table:
         table.add_column(name, justify="right" if name in ("seed", "batches", "forward passes") else "left")
     for task in tasks:
         cell = task.cell
-        words = (cell.name, cell.model, cell.data, cell.setting, str(cell.seed), cell.preset or "-")
+        model = f"{cell.model}{mark(cell.precision)}"
+        words = (cell.name, model, cell.data, cell.setting, str(cell.seed), cell.preset or "-")
         table.add_row(
             *map(escape, words), f"{task.batches:,}", f"{task.passes:,.0f}", standing(task, records.get(task.key))
         )
@@ -280,7 +282,7 @@ def result_table(lines: Sequence[Line], images: int | None) -> Table:
     first = lines[0]
     part = f", {images} images a domain" if images else ""
     errors = {domain: {line.label: line.error[domain] for line in lines} for domain in first.error}
-    title = f"{first.model} on {first.data}, {first.setting}{part}"
+    title = f"{first.model} on {first.data}, {first.setting}{part}{mark(first.precision)}"
     table = error_grid(title, errors, [line.label for line in lines])
     table.add_row("mean", *(f"{line.mean:.2f}" for line in lines))
     if any(len(line.seeds) > 1 for line in lines):

@@ -16,6 +16,7 @@ from ctta.bench.summary import Summary, corruption_of, sum_bins, summarise
 from ctta.errors import StoreError
 from ctta.evaluation import BatchRow
 from ctta.methods import list_methods
+from ctta.precision import mark
 from ctta.streams import SETTINGS
 
 MOST = 12
@@ -112,7 +113,12 @@ class Board:
     @property
     def title(self) -> str:
         """Setting, data and model in a line."""
-        return f"{self.facts['stream'].capitalize()} stream of {self.facts['data']}, model {self.facts['model']}"
+        return f"{self.facts['stream'].capitalize()} stream of {self.facts['data']}, model {self.model}"
+
+    @property
+    def model(self) -> str:
+        """Name of the model, with the precision it was computed in where that is not full."""
+        return self.facts["model"] + mark(self.facts.get("precision", "full"))
 
     def short(self, domain: str) -> str:
         """Name of a domain as the board prints it."""
@@ -130,12 +136,12 @@ class Board:
         return (
             f"Data: {_count(len(runs), 'run')} ({'seeds' if len(seeds) > 1 else 'seed'} "
             f"{_some(map(str, seeds))}), each {self.facts['images']}, {self.facts['stream']} stream of "
-            f"{self.facts['data']}, model {self.facts['model']}."
+            f"{self.facts['data']}, model {self.model}."
         )
 
 
 def collect(store: Store) -> list[Board]:
-    """Read the finished cells of a store into boards, by data, model and setting."""
+    """Read the finished cells of a store into boards, by data, model, setting and precision."""
     records = store.cells()
     done = [record for record in records if record.status == "done"]
     if not done:
@@ -149,7 +155,7 @@ def collect(store: Store) -> list[Board]:
     return [_board(store, group) for group in sorted(groups.values(), key=lambda group: _place(group[0]))]
 
 
-def _place(record: CellRecord) -> tuple[str, str, int]:
+def _place(record: CellRecord) -> tuple[str, str, int, bool]:
     """Where a board stands on the page, whichever of its cells was begun first."""
     cell, setting = record.manifest.get("cell", {}), record.manifest.get("setting", {}).get("name")
     known = list(SETTINGS)
@@ -157,6 +163,7 @@ def _place(record: CellRecord) -> tuple[str, str, int]:
         str(cell.get("data")),
         str(cell.get("model")),
         known.index(setting) if setting in known else len(known),
+        _precision(record.manifest) != "full",
     )
 
 
@@ -164,7 +171,13 @@ def _ground(manifest: dict[str, Any]) -> str:
     """What entries must have in common to be compared."""
     cell = manifest.get("cell", {})
     parts = [manifest.get("weights"), cell.get("model"), cell.get("data"), manifest.get("setting")]
-    return json.dumps([*parts, cell.get("corruptions"), manifest.get("samples")], sort_keys=True, default=str)
+    parts += [cell.get("corruptions"), manifest.get("samples"), _precision(manifest)]
+    return json.dumps(parts, sort_keys=True, default=str)
+
+
+def _precision(manifest: dict[str, Any]) -> str:
+    """What a cell was computed in; manifests from before there was a choice do not say."""
+    return str(manifest.get("cell", {}).get("precision", "full"))
 
 
 def _board(store: Store, records: Sequence[CellRecord]) -> Board:
@@ -323,6 +336,8 @@ def _facts(record: CellRecord) -> dict[str, str]:
         "images": f"{images} (a slice: {part:,} images per domain)" if part else images,
         "weights": str(manifest.get("weights", ""))[:16],
     }
+    if _precision(manifest) != "full":
+        facts["precision"] = _precision(manifest)
     return facts | {name.replace("_", " "): _plain(value) for name, value in setting.items() if name != "images"}
 
 
