@@ -201,6 +201,20 @@ def test_the_snapshot_folder_goes_with_the_last_running_cell_and_not_before(path
         assert not store.snapshots.exists()
 
 
+def test_snapshots_left_by_a_runner_that_was_killed_right_after_its_last_cell_go_when_the_store_is_opened(path):
+    with Store(path) as store:
+        claim(store, total=1)
+        store.append("k", [a_row(0)], snapshot=snapshot(store, 1))
+        store.finish("k")
+        snapshot(store, 1)  # as if the kill had come before it was swept away
+        (store.snapshots / ".k-1.safetensors.abc.tmp").write_bytes(b"half a file")
+        claim(store, "other")
+        store.append("other", [a_row(0)], snapshot=snapshot(store, 1, "other"))
+        store.release("other")
+    with Store(path) as store:
+        assert [file.name for file in store.snapshots.iterdir()] == ["other-1.safetensors"]
+
+
 def old_store(path):
     db = sqlite3.connect(path)
     db.executescript(SCHEMA[0])

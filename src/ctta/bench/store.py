@@ -101,6 +101,7 @@ class Store:
             )
         if not read_only:
             self._upgrade()
+            self._tidy()
 
     def _connect(self) -> sqlite3.Connection:
         if self.read_only:
@@ -235,7 +236,6 @@ class Store:
             ).fetchone()
             if rows != total:
                 raise StoreError(f"Cell {key} of {self.path} has {rows} of {total} rows and cannot be finished.")
-        self.sweep(key)
         self._tidy()
 
     def fail(self, key: str, error: str) -> None:
@@ -303,7 +303,16 @@ class Store:
                     path.unlink(missing_ok=True)
 
     def _tidy(self) -> None:
-        """Remove the folder of the snapshots when no runner is about to write one into it."""
+        """Remove snapshots of finished cells, and their folder when no runner is about to write one into it.
+
+        A runner killed in the moment after it finished a cell leaves them to the next one.
+        """
+        if not self.snapshots.is_dir():
+            return
+        keys = {path.name.removeprefix(".").rpartition("-")[0] for path in self.snapshots.glob("*")}
+        for record in self.cells("done") if keys else ():
+            if record.key in keys:
+                self.sweep(record.key)
         with self._transaction() as db:  # a cell is claimed before its first snapshot: no claim, no writer
             if db.execute("SELECT 1 FROM cells WHERE status = 'running' LIMIT 1").fetchone() is None:
                 with contextlib.suppress(OSError):  # not there, or not empty
