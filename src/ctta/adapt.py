@@ -231,9 +231,9 @@ class Adapter(nn.Module):
         """Let the method step; a step that is not finite is undone, and the prediction made without it."""
         try:
             logits = self.method.step(x)
-            if not all_finite([logits]):
-                raise NonFiniteError("logits are not finite")
-            self.method.require_finite("state", self.method.state().tensors)
+            self.method.expect_finite("prediction", {"logits": logits})
+            self.method.expect_finite("state", self.method.state().tensors)
+            self.method.settle()
         except NonFiniteError as error:
             self.method.undo(before)
             logits = self._predict(x)

@@ -7,7 +7,8 @@ It gets reset, save, load, copy, device moves, undo and the checks on finite val
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -18,7 +19,15 @@ from ctta.augment import Augmentation
 from ctta.errors import AugmentError, ModelError, NonFiniteError, StateError, UnsupportedModelError
 from ctta.methods import state
 from ctta.methods.kept import Kept, generator
-from ctta.methods.layers import Group, all_finite, collect, use_batch_statistics, without_gradients
+from ctta.methods.layers import (
+    Group,
+    all_finite,
+    collect,
+    finite,
+    floating,
+    use_batch_statistics,
+    without_gradients,
+)
 from ctta.methods.state import State
 from ctta.precision import wide, without_autocast
 from ctta.rng import Rng
@@ -49,6 +58,9 @@ class Method(Generic[S]):
         self.augment = augment
         self.seed = seed
         self.notes: dict[str, Any] = {}
+        self.pending: list[
+            tuple[Tensor, Callable[[list[float]], None]]
+        ] = []  # questions to the device, see `later`
         self.clipped_view = False  # whether this step used an augmentation of ours, which clips to [0, 1]
         self._prepare()
         self.adapted: dict[str, nn.Parameter] = self._collect()
@@ -106,11 +118,13 @@ class Method(Generic[S]):
         *,
         along: Tensor | None = None,
         retain_graph: bool = False,
+        checked: bool = True,
     ) -> dict[str, Tensor]:
         """Gradients of a loss by name, for all adapted tensors or some; those it does not use are left out.
 
         `output` is the loss itself, or logits `along` which the gradient of a loss is given. In float32 or
-        wider. A gradient that is not finite has the whole step undone.
+        wider. A gradient that is not finite has the whole step undone, unless the caller looks at them himself
+        (not `checked`).
         """
         wanted = list(self.adapted if names is None else names)
         if not wanted:
@@ -124,7 +138,8 @@ class Method(Generic[S]):
         found = torch.autograd.grad(output, parameters, along, retain_graph=retain_graph, allow_unused=True)
         used = zip(wanted, found, strict=True)
         gradients = {name: wide(value) for name, value in used if value is not None}
-        self.require_finite("gradient", gradients)
+        if checked:
+            self.require_finite("gradient", gradients)
         return gradients
 
     def graph_to(self, names: Iterable[str]) -> AbstractContextManager[None]:
@@ -147,11 +162,59 @@ class Method(Generic[S]):
         """Add to the report of this step; names are the fields of `ctta.Report`."""
         self.notes.update(values)
 
+    def note_in_words(self, words: str) -> None:
+        """Add a sentence to the report."""
+        self.note(notes=(*self.notes.get("notes", ()), words))
+
+    def note_losses(self, losses: Mapping[str, Tensor], kept: Tensor | None = None, margin: float = 0.0) -> None:
+        """Add the terms of the loss to the report, and how many samples (N booleans) an entropy margin kept."""
+
+        def report(found: list[float]) -> None:
+            self.note(losses=dict(zip(losses, found, strict=False)))
+            if kept is None:
+                return
+            self.note(kept=int(found[-1]))
+            if not found[-1]:
+                self.note_in_words(f"no sample below the entropy margin {margin:.4g}")
+
+        self.later([*losses.values(), *([] if kept is None else [kept.sum()])], report)
+
     def require_finite(self, what: str, tensors: Mapping[str, Tensor]) -> None:
         """Have the whole step undone unless every value is finite."""
         if not all_finite(list(tensors.values())):
             bad = next(name for name, value in tensors.items() if not all_finite([value]))
             raise NonFiniteError(f"{what} is not finite: {bad}")
+
+    def expect_finite(self, what: str, tensors: Mapping[str, Tensor]) -> None:
+        """As `require_finite`, but at the end of the step, without waiting for the device now."""
+        flags = finite(list(tensors.values()))
+        names = [name for name, value in tensors.items() if floating([value])]
+
+        def look(values: list[float]) -> None:
+            bad = [name for name, good in zip(names, values, strict=True) if not good]
+            if bad:
+                raise NonFiniteError(f"{what} is not finite: {bad[0]}")
+
+        if flags is not None:
+            self.later(flags, look)
+
+    def later(self, values: Tensor | Sequence[Tensor], then: Callable[[list[float]], None]) -> None:
+        """Call `then` with these scalars, as numbers, at the end of the step.
+
+        All that a step wants to know is brought from the device at once: every question on the way would wait.
+        """
+        if isinstance(values, Tensor):
+            vector = values
+        else:
+            vector = torch.stack([wide(value.detach()) for value in values]) if values else torch.empty(0)
+        self.pending.append((vector, then))
+
+    def settle(self) -> None:
+        """Answer all questions of this step, in the order they were asked."""
+        pending, self.pending = self.pending, []
+        answers = iter(to_host([vector for vector, _ in pending]))
+        for vector, then in pending:
+            then(list(itertools.islice(answers, len(vector))))
 
     @functools.cached_property
     def size(self) -> int:
@@ -207,6 +270,7 @@ class Method(Generic[S]):
     def begin(self) -> None:
         """Make ready for a step: an empty report, and gradients on even if the caller switched them off."""
         self.notes.clear()
+        self.pending.clear()
         self.clipped_view = False
         for parameter in self.adapted.values():
             parameter.requires_grad_(True)
@@ -260,6 +324,15 @@ def make_view(augment: Augment, x: Tensor, generator: torch.Generator) -> Tensor
             f"but got {describe_value(view)}."
         )
     return view.clone() if view.is_inference() else view.detach()
+
+
+def to_host(vectors: Sequence[Tensor]) -> list[float]:
+    """Bring vectors of numbers or truth values from their device, one after the other, all at once."""
+    if not vectors:
+        return []
+    dtype = functools.reduce(torch.promote_types, (vector.dtype for vector in vectors))
+    values: list[float] = torch.cat([vector.to(dtype) for vector in vectors]).tolist()
+    return values
 
 
 def describe_value(value: Any) -> str:

@@ -65,8 +65,8 @@ class Dss(MeanTeacher[DssSettings]):
         self.note(
             losses=dict(zip(("positive", "negative", "total"), values, strict=True)),
             kept=int(count),
-            notes=(*self.notes.get("notes", ()), f"confidence threshold {self.tau:.4f}"),
         )
+        self.note_in_words(f"confidence threshold {self.tau:.4f}")
         return total
 
     def update_threshold(self, confidence: Tensor, classes: int) -> float:

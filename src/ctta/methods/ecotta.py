@@ -126,10 +126,8 @@ class Ecotta(SgdMemory[EcottaSettings]):
             losses["drift"] = self.drift()
             losses["total"] = entropy + weight * losses["drift"]
         self.descend(losses["total"])
-        found = (*losses.values(), kept.sum())
-        *values, count = torch.stack([value.detach().to(entropy.dtype) for value in found]).tolist()
-        empty = () if count else (f"no sample below the entropy margin {margin:.4g}",)
-        self.note(losses=dict(zip(losses, values, strict=True)), kept=int(count), notes=(*words, *empty))
+        self.note(notes=words)
+        self.note_losses(losses, kept, margin)
         return logits
 
     def make_ready(self, x: Tensor) -> Literal["ready", "just now", "too small"]:

@@ -146,7 +146,7 @@ class Law(AdamMemory[LawSettings]):
         ]
         weights: list[float] = fisher_weights(torch.stack(means).sqrt(), self.settings.tau).tolist()
         if not any(weights):
-            self.note(notes=(*self.notes["notes"], "all layers matter alike: nothing moves"))
+            self.note_in_words("all layers matter alike: nothing moves")
         of_unit = zip(members.values(), weights, strict=True)
         shares = {name: weight for names, weight in of_unit for name in names}
         return {name: shares[name] for name in self.fisher}
@@ -182,8 +182,7 @@ class Law(AdamMemory[LawSettings]):
             losses["consistency"] = consistency(logits, self.forward(self.view(x)))
             total = entropy + self.coefficient(logits.shape[1]) * losses["consistency"]
         losses["total"] = total
-        values: list[float] = torch.stack([value.detach() for value in losses.values()]).tolist()
-        self.note(losses=dict(zip(losses, values, strict=True)))
+        self.note_losses(losses)
         return total
 
     def coefficient(self, classes: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -138,14 +138,29 @@ def without_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
 
 def all_finite(tensors: list[Tensor]) -> bool:
     """Tell whether no element of any floating tensor is NaN or infinite; waits for the device once."""
-    floating = [t for t in tensors if t.is_floating_point() and t.numel()]
-    if not floating:
-        return True
-    device = floating[0].device
+    flags = finite(tensors)
+    return flags is None or bool(flags.all())
+
+
+def finite(tensors: list[Tensor]) -> Tensor | None:
+    """Tell of each floating tensor whether it has neither NaN nor infinity, without waiting for the device.
+
+    Booleans in their order, None where there is nothing to look at; see `floating`.
+    """
+    looked_at = floating(tensors)
+    if not looked_at:
+        return None
+    device = looked_at[0].device
     if device.type == "cpu":  # where the norm takes fifty times as long
-        return all(bool(end.isfinite()) for t in floating for end in torch.aminmax(t.detach()))
-    largest = torch._foreach_norm(floating, float("inf"))
-    return bool(torch.stack([norm.isfinite().to(device) for norm in largest]).all())
+        ends = [torch.aminmax(tensor.detach()) for tensor in looked_at]
+        return torch.stack([low.isfinite() & high.isfinite() for low, high in ends])
+    largest = torch._foreach_norm(looked_at, float("inf"))
+    return torch.stack([norm.isfinite().to(device) for norm in largest])
+
+
+def floating(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Those of the tensors that could hold NaN or infinity."""
+    return [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
 
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

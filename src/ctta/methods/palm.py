@@ -37,6 +37,7 @@ from ctta.functional import (
 )
 from ctta.methods.checkpointing import checkpointed
 from ctta.methods.compiling import is_compiled, run_compiled
+from ctta.methods.deep_graph import DeepGraph
 from ctta.methods.kept import per_tensor, scalar
 from ctta.methods.layers import Group
 from ctta.methods.lr_schemes import STEP_OF_PALM, TORCH, OptimizerMemory, require_scheme
@@ -193,8 +194,8 @@ class PalmSettings:
     )
     memory: Literal["normal", "low", "lowest"] = setting(
         "normal",
-        "Keep both passes for the update, only one (the view is run again), or one and only the ends of its "
-        "blocks (they are run again too); same result.",
+        "Keep both passes for the update, one and the deep part of the other (the rest of it is run again), or "
+        "one and only the ends of its blocks (all are run again); same result.",
     )
     compile: bool = setting(
         False,
@@ -245,11 +246,12 @@ PAPER: dict[str, Any] = {
 
 
 class View(NamedTuple):
-    """An augmented view, its logits, and which rows of the batch it shows (None: all of them)."""
+    """An augmented view, its logits, which rows of the batch it shows (None: all), and its graph if in parts."""
 
     images: Tensor
     logits: Tensor
     rows: Tensor | None
+    graph: DeepGraph | None = None
 
     def rows_of(self, values: Tensor) -> Tensor:
         """Return the rows of a tensor over the batch that the view shows."""
@@ -274,7 +276,7 @@ class View(NamedTuple):
             "weight_decay": 5e-4,
         },
         "imagenet-c": {"lr": 5e-5, "alpha": 0.5, "temperature": 1000.0, "eta": 0.3, "lam": 0.01},
-        "embedded": {"lr": 2e-3, "alpha": 0.5, "temperature": 50.0, "eta": 1.5, "lam": 0.01},
+        "embedded": {"lr": 1e-3, "alpha": 0.5, "temperature": 50.0, "eta": 1.5, "lam": 0.01},
     },
     variants={"official": {}, "paper": PAPER, "paper-eta-c": {**PAPER, "eta_scale": "classes"}},
 )
@@ -316,9 +318,9 @@ class Palm(OptimizerMemory[PalmSettings]):
             with torch.no_grad():
                 logits = self.run(x)
         if s.precision == "bf16" and not bf16_pays(x.device.type):
-            self._note_in_words(f"full precision: this {x.device.type} is not faster with bfloat16")
+            self.note_in_words(f"full precision: this {x.device.type} is not faster with bfloat16")
         if first_compiled:
-            self._note_in_words(f"compiling took {perf_counter() - start:.1f} s, this batch included")
+            self.note_in_words(f"compiling took {perf_counter() - start:.1f} s, this batch included")
         return logits
 
     def run(self, x: Tensor) -> Tensor:
@@ -347,7 +349,7 @@ class Palm(OptimizerMemory[PalmSettings]):
                 del gradients
             else:
                 self.note(selected=tuple(self.selection))
-                self._note_in_words("selection and learning rates of before")
+                self.note_in_words("selection and learning rates of before")
             if view is None:
                 view = self.look_again(x, self.moving())
             self.update(logits, view)
@@ -362,7 +364,7 @@ class Palm(OptimizerMemory[PalmSettings]):
         s = self.settings
         if s.selection == "pseudo-label":
             loss = pseudo_label_loss(logits, s.pl_temperature, reduction=s.batch_reduction)
-            return self.gradients(loss, retain_graph=True)
+            return self.gradients(loss, retain_graph=True, checked=False)
         loss = uniform_kl(
             logits,
             self.temperature,
@@ -370,12 +372,14 @@ class Palm(OptimizerMemory[PalmSettings]):
             direction=s.kl_direction,
             reduction=s.batch_reduction,
         )
-        return self.gradients(loss, retain_graph=True)
+        return self.gradients(loss, retain_graph=True, checked=False)  # their scores show what is not finite
 
     def select(self, gradients: dict[str, Tensor], classes: int) -> list[str]:
         """Names of the tensors with Z <= eta. Tensors the model never used are not candidates."""
         s = self.settings
         scores = dict(zip(gradients, _to_list([gradient_score(g) for g in gradients.values()]), strict=True))
+        if not all(map(math.isfinite, scores.values())):  # or finite, and their sum too large for a number
+            self.require_finite("gradient", gradients)
         if s.score_unit == "module":
             scores = _sum_over_modules(scores)
         eta = math.inf if s.selection == "none" else self.eta(scores, classes)
@@ -392,7 +396,7 @@ class Palm(OptimizerMemory[PalmSettings]):
             temperature=s.pl_temperature if s.selection == "pseudo-label" else self.temperature,
         )
         if unused:
-            self._note_in_words(f"not used by the model: {', '.join(unused)}")
+            self.note_in_words(f"not used by the model: {', '.join(unused)}")
         return selected
 
     def take_all(self) -> None:
@@ -461,9 +465,16 @@ class Palm(OptimizerMemory[PalmSettings]):
         count = min(len(x), max(SMALLEST_VIEW, round(s.view_share * len(x))))
         rows = torch.linspace(0, len(x) - 1, count, device=x.device).long() if count < len(x) else None
         images = self.view(x if rows is None else x[rows])
-        unneeded = s.memory != "normal" or s.consistency_detach == "view"
-        with self.graph_to(() if unneeded else names):
-            return View(images, self.run(images), rows)
+        in_parts = s.memory == "low" and not s.compile  # a compiled pass cannot be stopped halfway
+        recorded = s.consistency_detach != "view" and (in_parts or s.memory == "normal")
+        wanted = tuple(names) if recorded else ()
+
+        def run() -> Tensor:
+            with self.graph_to(wanted):
+                return self.run(images)
+
+        graph = DeepGraph(self.model, run) if in_parts and wanted else None
+        return View(images, run() if graph is None else graph.output, rows, graph)
 
     def graph_to(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """Record the graph to some tensors only; to all of them where blocks are run again or compiled."""
@@ -491,12 +502,8 @@ class Palm(OptimizerMemory[PalmSettings]):
             losses["consistency"] = agreement
             total = entropy + weight * agreement
         losses["total"] = total
-        *values, count = _to_list([*losses.values(), kept.sum()])
-        self.note(losses=dict(zip(losses, values, strict=True)), kept=int(count))
-        if count:
-            return total
-        self._note_in_words(f"no sample below the entropy margin {margin:.4g}")
-        return None if s.empty_filter == "skip" else total
+        self.note_losses(losses, kept, margin)
+        return None if s.empty_filter == "skip" and not kept.any() else total
 
     @property
     def kappa(self) -> float:
@@ -535,19 +542,23 @@ class Palm(OptimizerMemory[PalmSettings]):
             return None
         leaves = [clean] if other is None else [clean, other.logits]
         along, along_view = (*torch.autograd.grad(total, leaves, allow_unused=True), None)[:2]
-        gradients = {} if along is None else self.gradients(logits, names, along=along)
+        gradients = {} if along is None else self.gradients(logits, names, along=along, checked=False)
         if view is not None and along_view is not None and names:
             for name, gradient in self.view_gradients(view, along_view, names).items():
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        if self.settings.lr_scheme == "palm":
+            self.expect_finite("gradient", gradients)
+        else:  # other schemes look at numbers on the way
+            self.require_finite("gradient", gradients)
         return gradients
 
     def view_gradients(self, view: View, along: Tensor, names: list[str]) -> dict[str, Tensor]:
         """Gradient through the view, which is run again where its graph was not kept."""
         logits = view.logits
-        if self.settings.memory != "normal":
+        if self.settings.memory != "normal" and not (view.graph and view.graph.complete()):
             with self.graph_to(names):
                 logits = self.run(view.images)
-        return self.gradients(logits, names, along=along)
+        return self.gradients(logits, names, along=along, checked=False)
 
     def descend(self, gradients: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
         """New values of the tensors that have an importance i, at learning rate kappa * i (Eq. 8).
@@ -587,26 +598,30 @@ class Palm(OptimizerMemory[PalmSettings]):
 
     def _note_rates(self, moved: Iterable[str], rates: Mapping[str, Tensor | float]) -> None:
         """Report the importance of all tensors, and the rate of those that moved: kappa * i unless given."""
-        means = _to_list([factor.mean() for factor in self.factor.values()])
-        factors = dict(zip(self.factor, means, strict=True))
-        tensors = {name: rate for name, rate in rates.items() if isinstance(rate, Tensor)}
-        known = {**rates, **dict(zip(tensors, _to_list(list(tensors.values())), strict=True))}
-        used = {name: float(known.get(name, self.kappa * factors[name])) for name in moved}
+        known = {name: rate for name, rate in rates.items() if not isinstance(rate, Tensor)}
+        asked = {name: rate for name, rate in rates.items() if isinstance(rate, Tensor)}
+        have, movers = list(self.factor), list(moved)
         self.note(
-            importance={name: factors.get(name, 0.0) for name in self.adapted},
-            learning_rates={name: used.get(name, 0.0) for name in self.adapted},
             shares={
                 "selected": self.share(self.notes["selected"]),
-                "moved": self.share(used),
+                "moved": self.share(movers),
                 "ever_selected": self.share(self.ever_selected),
             },
         )
 
+        def report(found: list[float]) -> None:
+            factors = dict(zip(have, found, strict=False))
+            used = {**known, **dict(zip(asked, found[len(have) :], strict=True))}
+            rate = {name: float(used.get(name, self.kappa * factors.get(name, 0.0))) for name in movers}
+            self.note(
+                importance={name: factors.get(name, 0.0) for name in self.adapted},
+                learning_rates={name: rate.get(name, 0.0) for name in self.adapted},
+            )
+
+        self.later([*(factor.mean() for factor in self.factor.values()), *asked.values()], report)
+
     def _ones(self, names: Iterable[str]) -> dict[str, Tensor]:
         return {name: wide(self.source[name]).new_ones(()) for name in names}
-
-    def _note_in_words(self, words: str) -> None:
-        self.note(notes=(*self.notes.get("notes", ()), words))
 
 
 def threshold_for_share(scores: dict[str, float], sizes: dict[str, int], wanted: float) -> float:

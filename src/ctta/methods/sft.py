@@ -116,12 +116,7 @@ class Sft(Descent[SftSettings]):
             agreement = consistency(logits, view)
             weight = s.lam * classes if s.consistency_scale == "classes" else s.lam
             losses = {"entropy": entropy, "consistency": agreement, "total": entropy + weight * agreement}
-        *values, count = torch.stack([*losses.values(), kept.sum().to(entropy)]).tolist()
-        self.note(
-            losses=dict(zip(losses, values, strict=True)),
-            kept=int(count),
-            notes=() if count else (f"no sample below the entropy margin {margin:.4g}",),
-        )
+        self.note_losses(losses, kept, margin)
         return losses["total"]
 
     @contextlib.contextmanager

@@ -53,5 +53,5 @@ class Tent(Descent[TentSettings]):
             logits = self.forward(x)
             entropy = softmax_entropy(logits).mean()
             self.descend(self.gradients(entropy))
-            self.note(losses={"entropy": entropy.item(), "total": entropy.item()})
+            self.note_losses({"entropy": entropy, "total": entropy})
         return logits
