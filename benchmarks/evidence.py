@@ -22,28 +22,30 @@ from ctta.corruptions import EXTRA
 
 ROWS = Path(__file__).with_name("evidence")
 EMBEDDED = "--dataset embedded"
-WHOLE = "--dataset cifar10-c --model embedded:"
+FULL = "--dataset cifar10-c --model embedded:"
+WHOLE = f"{FULL} --precision bf16"
+"""In full precision the study takes twice as long; `precision` and `speed` are there to show what that changes."""
 TEACHERS = "CoTTA,DSS"
 OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
+CHECKED = "BN-1,Tent (cont.),LAW,PALM"
 SWEEPS = ("lambda", "temperature", "alpha", "optimizers", "pseudo-labels")
 STUDY = {
     "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
-    "speed-choice": f"speed {WHOLE} --corruptions {','.join(sorted(EXTRA))} --images 2000 --seeds 0-2",
-    "continual-source": f"table1 {WHOLE} --only Source",
     "continual-bn1": f"table1 {WHOLE} --only BN-1 --seeds 0-2",
+    "continual-source": f"table1 {WHOLE} --only Source",
+    "continual-palm-law": f"table1 {WHOLE} --only PALM,LAW",
     "continual-tent": f"table1 {WHOLE} --only 'Tent (cont.)' --seeds 0-2",
-    "continual-palm": f"table1 {WHOLE} --only PALM",
-    "continual-law": f"table1 {WHOLE} --only LAW",
-    "continual-sft": f"table1 {WHOLE} --only 'SFT (cont.)'",
-    "continual-ecotta": f"table1 {WHOLE} --only EcoTTA",
+    "continual-sft": f"table1 {WHOLE} --only 'SFT (cont.),EcoTTA'",
     "continual-adacontrast": f"table1 {WHOLE} --only AdaContrast",
-    "continual-palm-seeds": f"table1 {WHOLE} --only PALM --seeds 1-2",
-    "continual-law-seeds": f"table1 {WHOLE} --only LAW --seeds 1-2",
+    "speed-choice": f"speed {FULL} --corruptions {','.join(sorted(EXTRA))} --images 2000 --seeds 0-2",
+    "continual-seeds": f"table1 {WHOLE} --only PALM,LAW --seeds 1-2",
+    "differences": f"differences {WHOLE} --images 2000",
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
-    "cost": f"cost {WHOLE} --images 400",
+    "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
+    "precision-bf16": f"table1 {WHOLE} --only '{CHECKED}' --images 2000",
+    "cost": f"cost {FULL} --images 400",
     "importance": f"importance adapted {WHOLE} --images 2000",
     **{name: f"{name} {WHOLE} --images 2000" for name in SWEEPS},
-    "differences": f"differences {WHOLE} --images 2000",
     "forgetting": f"forgetting {WHOLE} --images 2000",
     "mixed": f"mixed correlated {WHOLE} --images 1000 --only '{OTHERS}'",
     "mixed-teachers": f"mixed correlated {WHOLE} --images 1000 --only {TEACHERS}",
