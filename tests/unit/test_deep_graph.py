@@ -82,6 +82,15 @@ def test_a_pass_that_does_something_else_the_second_time_is_noticed(x):
     assert not DeepGraph(model, lambda: model(x)).complete()
 
 
+def test_a_layer_with_one_value_per_channel_keeps_to_the_batch_afterwards():
+    # BatchNorm is lent its source statistics for one image on a 1 x 1 map, and must give them back
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 2), nn.BatchNorm2d(4), nn.Flatten())
+    low, normal = (ctta.adapt(model.eval(), "palm", memory=memory, eta=1e9) for memory in ("low", "normal"))
+    for size in (1, 8, 1, 8):
+        x = torch.rand(size, 3, 4, 4, generator=torch.Generator().manual_seed(size))
+        assert torch.equal(low(x), normal(x))
+
+
 def test_nothing_outlives_the_backward_pass(x):
     model = Shrinking()
     gc.disable()

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -26,6 +27,7 @@ NEGLIGIBLE = 1 / 64
 class Saved:
     """A place in the graph for a tensor that the backward pass needs."""
 
+    shape: torch.Size
     tensor: Tensor | None
 
     def take(self) -> Tensor:
@@ -60,17 +62,18 @@ class DeepGraph:
                 found.append(tensor.detach())
 
         def stop(_module: nn.Module, _inputs: Any) -> None:
+            # not raised in `keep` already: torch would never let go of what that refers to
             if len(found) == len(wanted):
                 raise EnoughSignal
 
         with ExitStack() as stack:
-            # raised in `keep` itself, torch would hold on to all that it refers to
             for module in self.model.modules():
-                stack.callback(module.register_forward_pre_hook(stop).remove)
+                # before any other hook, which might count on the pass to go on
+                stack.callback(module.register_forward_pre_hook(stop, prepend=True).remove)
             stack.enter_context(saved_tensors_hooks(keep, _never))
             stack.enter_context(suppress(EnoughSignal))
             self.run()
-        if len(found) < len(wanted):
+        if [tensor.shape for tensor in found] != [saved.shape for saved in wanted]:
             return False
         for saved, tensor in zip(wanted, found, strict=True):
             saved.tensor = tensor
@@ -87,7 +90,7 @@ class DeepGraph:
             if size >= NEGLIGIBLE * self._largest:
                 self._newest = size
         self._places[place] += 1
-        self.saved.append(Saved(tensor.detach()))  # with its graph it would hold on to itself
+        self.saved.append(Saved(tensor.shape, tensor.detach()))  # with its graph it would hold on to itself
         while self._held > KEPT * (self._largest - self._newest):
             self._drop(self.saved[self.dropped])
         return self.saved[-1]
