@@ -27,6 +27,10 @@ WHOLE = f"{FULL} --precision bf16"
 """In full precision the study takes twice as long; `precision` and `speed` are there to show what that changes."""
 TEACHERS = "CoTTA,DSS"
 OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
+QUICK = "Source,BN-1,Tent (cont.),PALM"
+SIZES = (10, 50, 200)
+ELSEWHERE = f"--corruptions {','.join(sorted(EXTRA))}"
+"""Advice on settings comes from corruptions that are not reported."""
 CHECKED = "BN-1,Tent (cont.),LAW,PALM"
 SWEEPS = ("lambda", "temperature", "alpha", "optimizers", "pseudo-labels")
 STUDY = {
@@ -37,7 +41,12 @@ STUDY = {
     "continual-tent": f"table1 {WHOLE} --only 'Tent (cont.)' --seeds 0-2",
     "continual-sft": f"table1 {WHOLE} --only 'SFT (cont.),EcoTTA'",
     "continual-adacontrast": f"table1 {WHOLE} --only AdaContrast",
-    "speed-choice": f"speed {FULL} --corruptions {','.join(sorted(EXTRA))} --images 2000 --seeds 0-2",
+    "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --seeds 0-2",
+    "share": f"share {WHOLE} {ELSEWHERE} --images 2000",
+    **{
+        f"batches-of-{n}": f"table1 {WHOLE} {ELSEWHERE} --images 1000 --batch-size {n} --only '{QUICK}'"
+        for n in SIZES
+    },
     "continual-seeds": f"table1 {WHOLE} --only PALM,LAW --seeds 1-2",
     "differences": f"differences {WHOLE} --images 2000",
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",

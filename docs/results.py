@@ -1,13 +1,13 @@
 """Write the pages with results, their figures and the table in the README from the kept rows of the study.
 
-`docs/*.in.md` are the pages with directives in the place of numbers. NAME is an experiment of
-`ctta reproduce`, `NAME@2000` the same at 2,000 images a domain, `NAME/bf16` and `NAME@2000/bf16` the same with
-`--precision bf16` (without it the rows in full precision count alone):
+`docs/*.in.md` are the pages with directives in the place of numbers. WHICH is an experiment of `ctta reproduce`,
+and its scale: `NAME`, `NAME@2000` at 2,000 images a domain, `NAME@2000x10` so in batches of 10, any of them with
+`/bf16` behind it for `--precision bf16` (without it the rows in full precision count alone):
 
-    {{tables NAME}}          the tables, and the commands that made them
-    {{short NAME}}           the lines of the first table only
-    {{figures NAME: A, B}}   figures by their names
-    {{error NAME: LABEL}}    mean error of a row, in %
+    {{tables WHICH}}          the tables, and the commands that made them
+    {{short WHICH}}           the lines of the first table only
+    {{figures WHICH: A, B}}   figures by their names
+    {{error WHICH: LABEL}}    mean error of a row, in %
 
 A test fails when page and rows differ. Run with `make docs`.
 """
@@ -34,7 +34,10 @@ ROWS = HERE.parent / "benchmarks" / "evidence"
 FORMS = sorted(HERE.glob("*.in.md"))
 README = HERE.parent / "README.md"
 FIGURES = HERE / "results"
-DIRECTIVE = re.compile(r"\{\{(\w+) ([^}@:/]+?)(?:@(\d+))?(?:/(\w+))?(?:: ([^}]+))?\}\}")
+DIRECTIVE = re.compile(r"\{\{(\w+) ([^}:]+?)(?:: ([^}]+))?\}\}")
+WHICH = re.compile(r"([^@/]+)(?:@(\d+)(?:x(\d+))?)?(?:/(\w+))?")
+BATCH = "200"
+"""Images a batch where a directive does not say: the paper's, on CIFAR."""
 MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->\n).*?(<!-- end -->)", re.DOTALL)
 """A stretch of the README that is written from the rows: the directive, and what follows from it."""
 
@@ -68,17 +71,15 @@ def fill(text: str) -> str:
     return DIRECTIVE.sub(lambda found: written(*(part or "" for part in found.groups())), text)
 
 
-def written(what: str, name: str, images: str, precision: str, rest: str) -> str:
+def written(what: str, which: str, rest: str) -> str:
     """What one directive stands for."""
-    found = kept(name, int(images) if images else None, precision or "full")
-    if found is None:
-        return "not run" if what == "error" else "Not run yet."
+    found = kept(which)
     if what == "error":
-        runs = next(entry.runs for entry in found.entries if entry.label == rest)
-        return f"{sum(map(mean_error, runs)) / len(runs):.1f}"
+        return mean_of(found, rest)
+    if found is None:
+        return "Not run yet."
     if what == "figures":
-        files = {each.strip(): file_of(name, images, precision, each) for each in rest.split(",")}
-        return "\n\n".join(f"![{each}](results/{file})" for each, file in files.items())
+        return "\n\n".join(f"![{each}](results/{file_of(which, each)})" for each in names_in(rest))
     if what == "short":
         return "\n".join(line for line in found.result.tables[0].markdown().splitlines() if line.startswith("|"))
     if what != "tables":
@@ -87,29 +88,51 @@ def written(what: str, name: str, images: str, precision: str, rest: str) -> str
     return f"{tables}\n```\n{found.command}\n```"
 
 
+def mean_of(found: Archive | None, label: str) -> str:
+    """Mean error of a row in %, over its seeds."""
+    runs = [run for entry in found.entries if entry.label == label for run in entry.runs] if found else []
+    return f"{sum(map(mean_error, runs)) / len(runs):.1f}" if runs else "not run"
+
+
 @cache
-def kept(name: str, images: int | None, precision: str = "full") -> Archive | None:
+def kept(which: str) -> Archive | None:
     """All kept rows of an experiment at one scale and in one precision, None where there are none."""
-    check_precision(precision)
+    parts = WHICH.fullmatch(which)
+    if parts is None:
+        raise ValueError(
+            f"Expected NAME, NAME@IMAGES or NAME@IMAGESxBATCH, with /bf16 or without, but got {which}."
+        )
+    name, images, batch, precision = parts.groups()
+    check_precision(precision or "full")
+    wanted = (int(images) if images else None, int(batch or BATCH), precision or "full")
     files = [archive.read(file) for file in sorted(ROWS.glob(f"{name}.*jsonl"))]
-    scaled = [one for one in files if {cell["manifest"]["cell"]["images"] for cell in one.cells} == {images}]
-    fitting = [one for one in scaled if one.precisions == {precision}]
+    fitting = [one for one in files if scales_of(one) == {wanted}]
     return archive.merge(fitting) if fitting else None
 
 
-def file_of(name: str, images: str, precision: str, figure: str) -> str:
+def scales_of(found: Archive) -> set[tuple[int | None, int, str]]:
+    """Images a domain, images a batch and precision of all cells."""
+    cells = [cell["manifest"]["cell"] for cell in found.cells]
+    return {(cell["images"], cell["batch_size"], cell.get("precision", "full")) for cell in cells}
+
+
+def file_of(which: str, figure: str) -> str:
     """Name of a figure's file."""
-    return "-".join(part for part in (name, images, precision, figure.strip()) if part) + ".svg"
+    return f"{re.sub('[@/]', '-', which)}-{figure}.svg"
+
+
+def names_in(text: str) -> list[str]:
+    """Names separated by commas."""
+    return [each.strip() for each in text.split(",")]
 
 
 def figures() -> dict[str, str]:
     """Every figure the pages show, by the name of its file."""
     out: dict[str, str] = {}
-    for what, name, images, precision, names in DIRECTIVE.findall("".join(form.read_text() for form in FORMS)):
-        found = kept(name, int(images) if images else None, precision or "full")
-        if what == "figures" and found is not None:
+    for what, which, names in DIRECTIVE.findall("".join(form.read_text() for form in FORMS)):
+        if what == "figures" and (found := kept(which)) is not None:
             drawn = drawings(found)
-            out |= {file_of(name, images, precision, each): drawn[each.strip()] for each in names.split(",")}
+            out |= {file_of(which, each): drawn[each] for each in names_in(names)}
     return out
 
 

@@ -69,14 +69,22 @@ def in_bf16(line):
 
 def test_a_directive_may_name_scale_and_precision(results):
     def parts(text):
-        return results["DIRECTIVE"].fullmatch(text).groups()
+        what, which, rest = results["DIRECTIVE"].fullmatch(text).groups()
+        return what, *results["WHICH"].fullmatch(which).groups(), rest
 
-    assert parts("{{tables table1}}") == ("tables", "table1", None, None, None)
-    assert parts("{{tables table1@2000}}") == ("tables", "table1", "2000", None, None)
-    assert parts("{{tables pseudo-labels/bf16}}") == ("tables", "pseudo-labels", None, "bf16", None)
-    assert parts("{{error table1@2000/bf16: a/b}}") == ("error", "table1", "2000", "bf16", "a/b")
-    assert results["file_of"]("speed", "", "", " cost") == "speed-cost.svg"
-    assert results["file_of"]("speed", "2000", "bf16", "cost") == "speed-2000-bf16-cost.svg"
+    assert parts("{{tables table1}}") == ("tables", "table1", None, None, None, None)
+    assert parts("{{tables table1@2000}}") == ("tables", "table1", "2000", None, None, None)
+    assert parts("{{tables table1@2000x10}}") == ("tables", "table1", "2000", "10", None, None)
+    assert parts("{{tables pseudo-labels/bf16}}") == ("tables", "pseudo-labels", None, None, "bf16", None)
+    assert parts("{{error table1@2000x10/bf16: a/b}}") == ("error", "table1", "2000", "10", "bf16", "a/b")
+    assert results["file_of"]("speed", "cost") == "speed-cost.svg"
+    assert results["file_of"]("speed@2000x10/bf16", "cost") == "speed-2000x10-bf16-cost.svg"
+    with pytest.raises(ValueError, match="but got table1@many"):
+        results["fill"]("{{tables table1@many}}")
+
+
+def test_a_row_that_was_not_run_has_no_error(results):
+    assert results["fill"]("{{error speed: refresh 4}} {{error speed@1x1: exact}}") == "not run not run"
 
 
 def test_a_directive_means_rows_of_its_own_precision_alone(results, tmp_path, monkeypatch):
@@ -90,6 +98,7 @@ def test_a_directive_means_rows_of_its_own_precision_alone(results, tmp_path, mo
         (tmp_path / f"{name}.bf16.jsonl").write_text(half)
         assert fill("{{tables table1}}") == "Not run yet."
         assert fill("{{tables table1@2000/bf16}}") == "Not run yet."
+        assert fill("{{tables table1@2000x10/bf16}}") == "Not run yet."
         assert f"```\n{command} --precision bf16\n```" in fill("{{tables table1/bf16}}")
         assert "(results/table1-bf16-cost.svg)" in fill("{{figures table1/bf16: cost}}")
         results["kept"].cache_clear()
