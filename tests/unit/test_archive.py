@@ -137,6 +137,7 @@ def test_archives_of_different_rows_join_to_the_whole_table_in_any_order(kept, t
     for parts in ([one, rest], [rest, one], [one, rest, one]):
         joined = archive.merge(parts)
         assert [table.rows for table in joined.result.tables] == [table.rows for table in whole.result.tables]
+        assert joined.result.notes.count("Mean over the seeds 0, 1.") == 1
         assert joined.command.splitlines() == list(dict.fromkeys(part.command for part in parts))
         assert {cell["key"] for cell in joined.cells} == {cell["key"] for cell in whole.cells}
 

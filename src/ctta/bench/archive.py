@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ctta.bench.experiments import Reproduction, made_of
+from ctta.bench.experiments import SEEDS, Reproduction, about_seeds, made_of
 from ctta.bench.published import experiment
 from ctta.bench.store import CellRecord, Store
 from ctta.bench.summary import Summary, sum_bins, sum_counts, summary_of
@@ -130,11 +130,13 @@ def merge(archives: Sequence[Archive]) -> Archive:
         Entry(dataset, label, tuple(sorted(cells.values(), key=_seed)), published[dataset, label])
         for (dataset, label), cells in sorted(found.items(), key=lambda item: (item[0][0], order[item[0][1]]))
     ]
+    notes = dict.fromkeys(note for archive in archives for note in archive.result.notes)
+    seeds = about_seeds({entry.label: [_seed(run) for run in entry.runs] for entry in entries})
     result = made_of(
         about,
         first.title,
         entries,
-        notes=list(dict.fromkeys(note for archive in archives for note in archive.result.notes)),
+        notes=[*seeds, *(note for note in notes if not note.startswith(SEEDS))],
         corruptions=first.corruptions,
         keys={f"{e.dataset} / {e.label}": [run.record.key for run in e.runs] for e in entries},
     )

@@ -7,7 +7,7 @@ images) gets one, and then every title says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -434,9 +434,29 @@ def _about(experiment: Experiment, planned: Sequence[Planned], options: Options)
         for name in dict.fromkeys(item.paper for item in planned if not options.data and not item.needs)
         if _was_made(name)
     ]
-    if len(options.seeds) > 1:
-        out.append(f"Mean over the seeds {', '.join(map(str, options.seeds))}.")
-    return out
+    return [*out, *about_seeds({item.line.label: options.seeds for item in planned})]
+
+
+SEEDS = "Mean over the seeds "
+
+
+def about_seeds(found: Mapping[str, Sequence[int]]) -> list[str]:
+    """Say over which seeds rows are means: nothing where each is of one, else which rows if not all are alike.
+
+    >>> about_seeds({"PALM": (0,), "Tent": (0,)}), about_seeds({"PALM": (0, 1), "Tent": (0,)})
+    ([], ['Mean over the seeds 0, 1: PALM; seed 0: Tent.'])
+    """
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for label, seeds in found.items():
+        groups.setdefault(tuple(sorted(seeds)), []).append(label)
+    if all(len(seeds) < 2 for seeds in groups):
+        return []
+    parts = []
+    for seeds, labels in sorted(groups.items(), key=lambda item: -len(item[0])):
+        words = f"{SEEDS if len(seeds) > 1 else 'Seed '}{', '.join(map(str, seeds))}"
+        parts.append(words if len(groups) == 1 else f"{words}: {', '.join(labels)}")
+    first, *rest = parts
+    return ["; ".join([first, *(part[0].lower() + part[1:] for part in rest)]) + "."]
 
 
 def _was_made(dataset: str) -> bool:
