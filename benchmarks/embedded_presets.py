@@ -56,12 +56,15 @@ def search(
             rows.append(row)
             print(f"batch {row.batch + 1} of {len(stream)}", end="\r", flush=True)
     summary = summarise(rows)
+    length = len(rows) // passes
+    rounds = [rows[k * length : (k + 1) * length] for k in range(passes)]
     for label, values in settings.items():
         yield {
             "method": method,
             "settings": values,
             "mean": round(summary.mean[label], 3),
             "error": {domain: round(errors[label], 2) for domain, errors in summary.error.items()},
+            "by_pass": [round(summarise(part).mean[label], 2) for part in rounds],
             "adapted": round(summary.adapted[label], 2),
             "skipped": summary.skipped[label],
             "data": data,
@@ -81,7 +84,9 @@ def show(results: list[dict[str, Any]]) -> None:
             f"{result['data']} {result['images']} x {result['passes']}{' bf16' * result.get('autocast', False)}"
         )
         numbers = f"{result['mean']:6.2f} %  adapted {result['adapted']:5.1f} %"
-        print(f"{result['method']:12} {where:21} {numbers}  {settings}")
+        over = result.get("by_pass", [])
+        trend = f"  (by pass {', '.join(map(str, over))})" if len(over) > 1 else ""
+        print(f"{result['method']:12} {where:21} {numbers}  {settings}{trend}")
 
 
 def main() -> None:
