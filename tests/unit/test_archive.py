@@ -89,10 +89,10 @@ def test_the_file_says_which_command_gives_its_numbers_again(kept):
 
 def test_a_reproduction_in_bf16_is_kept_with_the_word_for_it_and_does_not_join_one_in_full(kept, tmp_path):
     name, label = "importance", "convolutions and matrix products in bfloat16"
-    _, found = keep(tmp_path, name, "--precision", "bf16")
+    _, found = keep(tmp_path, name, "--precision", "bf16", "--preset", "cifar10-c")
     half, full = archive.read(file_of(tmp_path, name)), archive.read(file_of(kept[0], name))
-    assert ".batch-2.bf16.seeds-0-1.jsonl" in file_of(tmp_path, name).name
-    assert half.command.endswith("--batch-size 2 --precision bf16 --seeds 0,1")
+    assert ".batch-2.cifar10-c.bf16.seeds-0-1.jsonl" in file_of(tmp_path, name).name
+    assert half.command.endswith("--batch-size 2 --preset cifar10-c --precision bf16 --seeds 0,1")
     assert half.result.title == found[name]["title"]
     assert label in half.result.title
     assert label not in full.result.title

@@ -139,6 +139,16 @@ def test_the_embedded_model_keeps_its_preset_on_the_whole_of_cifar10_c(empty):
     assert plan(experiment("adapted"), Options(dataset="cifar10-c"))[0].cell.preset == "cifar10-c"
 
 
+def test_a_preset_holds_for_the_methods_that_have_it_and_is_refused_where_none_has(empty):
+    options = Options(dataset="embedded", preset="palm-repo-cifar10-c")
+    presets = {item.line.method: item.cell.preset for item in plan(experiment("table1"), options)}
+    assert presets["tent"] == "palm-repo-cifar10-c"
+    assert presets["palm"] == "embedded"
+    assert options.tag == "embedded.palm-repo-cifar10-c"
+    with pytest.raises(SettingError, match="'embeded': known are cifar10-c, cifar100-c, embedded"):
+        plan(experiment("table1"), Options(preset="embeded"))
+
+
 def test_tables_1_to_3_share_their_cells_on_the_embedded_model(empty):
     options = Options(dataset="embedded")
     first, third = (plan(experiment(name), options) for name in ("table1", "table3"))
@@ -189,6 +199,7 @@ def test_one_dataset_can_be_chosen_and_a_foreign_one_is_refused(empty):
         (Options(model="a.py:f"), ["model a.py:f, not the paper's"]),
         (Options(images=9), ["a slice: 9 images per domain"]),
         (Options(corruptions=("fog",), batch_size=8), ["1 of 15 corruptions: fog", "batches of 8"]),
+        (Options(preset="imagenet-c"), ["settings of the preset imagenet-c"]),
         (Options(precision="bf16"), ["convolutions and matrix products in bfloat16"]),
     ],
 )

@@ -51,6 +51,8 @@ class Options:
     images: int | None = None
     corruptions: tuple[str, ...] | None = None
     batch_size: int | None = None
+    preset: str | None = None
+    """Settings of the methods that have a preset of this name; None, and for the others: those of the dataset."""
     precision: str = "full"
     """`bf16`: every method under bfloat16 autocast."""
     seeds: tuple[int, ...] = (0,)
@@ -82,6 +84,8 @@ class Options:
             )
         if self.batch_size is not None:
             words.append(f"batches of {self.batch_size}")
+        if self.preset is not None:
+            words.append(f"settings of the preset {self.preset}")
         if self.precision == "bf16":
             words.append("convolutions and matrix products in bfloat16")
         return words
@@ -93,6 +97,7 @@ class Options:
         parts += [f"{self.images}-images"] if self.images is not None else []
         parts += [f"{len(self.corruptions)}-corruptions"] if self.corruptions is not None else []
         parts += [f"batch-{self.batch_size}"] if self.batch_size is not None else []
+        parts += [self.preset] if self.preset is not None else []
         parts += [self.precision] if self.precision != "full" else []
         parts += ["-".join(self.only)] if self.only is not None else []
         parts += [f"seeds-{'-'.join(map(str, self.seeds))}"] if self.seeds != (0,) else []
@@ -183,6 +188,7 @@ class Reproduction:
 
 def plan(experiment: Experiment, options: Options) -> list[Planned]:
     """All cells of an experiment, in the order of its table, seeds last."""
+    _check_preset(experiment, options.preset)
     out = []
     for paper, benchmark in _chosen(experiment, options).items():
         needs = _needs(experiment, paper, benchmark, options)
@@ -191,6 +197,14 @@ def plan(experiment: Experiment, options: Options) -> list[Planned]:
                 cell = _cell(experiment, paper, benchmark, line, seed, options)
                 out.append(Planned(options.data or paper, paper, line, cell, needs))
     return out
+
+
+def _check_preset(experiment: Experiment, preset: str | None) -> None:
+    known = sorted({name for line in experiment.rows for name in find(line.method).presets})
+    if preset is not None and preset not in known:
+        raise SettingError(
+            f"No method of experiment {experiment.name} has a preset {preset!r}: known are {', '.join(known)}."
+        )
 
 
 def _wanted(experiment: Experiment, dataset: str, options: Options) -> list[Line]:
@@ -232,6 +246,7 @@ def _cell(
     if model is None:
         found = _weights(benchmark.model)
         model, weights = benchmark.model, str(found) if found else None
+    preset = options.preset if options.preset in find(line.method).presets else None
     size = options.batch_size or (SUBSTITUTE_BATCH if options.data else benchmark.batch_size)
     return Cell(
         line.method,
@@ -239,7 +254,8 @@ def _cell(
         weights=weights,
         data=options.data or paper,
         setting=experiment.setting,
-        preset=preset_for(line.method, EMBEDDED if model.startswith("embedded:") else options.data or paper),
+        preset=preset
+        or preset_for(line.method, EMBEDDED if model.startswith("embedded:") else options.data or paper),
         settings=dict(line.settings),
         seed=seed,
         images=options.images,
@@ -424,7 +440,7 @@ def _about(experiment: Experiment, planned: Sequence[Planned], options: Options)
         name = SPOKEN[planned[0].paper]
         out.append(f"The paper's numbers beside ours are those of {name}: another model, other images.")
     if options.data:
-        other = sorted({item.line.method for item in planned if item.cell.preset != EMBEDDED})
+        other = sorted({item.line.method for item in planned if item.cell.preset == "cifar10-c"})
         if other:
             out.append(
                 f"Settings of the preset cifar10-c, for want of one for the embedded model: {', '.join(other)}."

@@ -33,6 +33,7 @@ INCOMPLETE = 3
 @click.option("--corruptions", help="Some corruptions, separated by commas: labelled too.")
 @click.option("--only", help="Some rows of the table by their labels, separated by commas.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Images per batch (default: the paper's).")
+@click.option("--preset", help="Settings of the methods that have this preset: labelled too.")
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
@@ -66,6 +67,7 @@ def command(
     corruptions: str | None,
     only: str | None,
     batch_size: int | None,
+    preset: str | None,
     precision: str,
     seeds: str,
     store: Path,
@@ -106,6 +108,7 @@ def command(
         images=images,
         corruptions=tuple(words["corruptions"]) if corruptions else None,
         batch_size=batch_size,
+        preset=preset,
         precision=precision,
         seeds=tuple(words["seeds"]),
         only=tuple(label.strip() for label in only.split(",")) if only else None,
@@ -184,7 +187,8 @@ def _keep(results: Iterable[Reproduction], path: Path, folder: Path, tag: str) -
 
 def _words(said: click.Context) -> list[str]:
     """The options that decide the numbers, as they were given."""
-    chosen = ("dataset", "model", "weights", "images", "corruptions", "only", "batch_size", "precision", "seeds")
+    where = ("dataset", "model", "weights", "images", "corruptions", "only", "batch_size")
+    chosen = (*where, "preset", "precision", "seeds")
     given = {name: said.params[name] for name in chosen if said.params[name] not in (None, "")}
     if given["precision"] == "full":  # goes without saying
         del given["precision"]
