@@ -9,6 +9,7 @@ process that does without. Run with `make bench`.
 
     python benchmarks/step_cost.py --arch wrn-28-2 --batch 200 --rounds 7
     python benchmarks/step_cost.py --arch embedded --rows literal,exact,fast,law --no-memory
+    python benchmarks/step_cost.py --arch wrn-28-2 --savings --no-memory      # each saving taken back alone
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ import torch
 from torch import Tensor, nn
 
 import ctta
+import without
 from ctta.allocator import keep_freed_memory
 from ctta.augment import NAMED
 from ctta.models import build, load
+from without import WITHOUT
 
 ARCHITECTURES = {
     "embedded": 200,
@@ -49,8 +52,9 @@ PALM: dict[str, dict[str, Any]] = {
     "low memory": {"memory": "low"},
     "lowest memory": {"memory": "lowest"},
 }
-OTHERS = tuple(entry.name for entry in ctta.list_methods() if entry.name != "palm")
+OTHERS = tuple(entry.name for entry in ctta.list_methods() if not entry.name.startswith("palm"))
 ROWS = ("literal", *PALM, "unguarded", *OTHERS)
+SAVINGS = ("literal", "exact", *WITHOUT)
 MANY_VIEWS = ("cotta", "dss")
 """Rows that cost as much as all others together: timed in one round out of three."""
 
@@ -89,6 +93,8 @@ def contestant(row: str, given: Setup) -> Callable[[], object]:
         augment = NAMED["cotta"]
         step = OfficialPalm(given.model, lambda x: augment(x, generator), eta=given.eta)
         return lambda: step(given.x)
+    if row in WITHOUT:
+        return without.contestant(row, given.model, given.x, given.eta)
     if row in PALM:
         adapter = ctta.adapt(given.model, "palm", eta=given.eta, **PALM[row])
         return lambda: adapter(given.x)
@@ -171,7 +177,9 @@ def resident(which: str = "VmRSS") -> float:
 def report(arch: str, arguments: argparse.Namespace) -> None:
     """Measure one network and print its table."""
     batch = arguments.batch or ARCHITECTURES.get(arch, 200)
-    rows = [row.strip() for row in arguments.rows.split(",")] if arguments.rows else list(ROWS)
+    rows = list(SAVINGS if arguments.savings else ROWS)
+    if arguments.rows:
+        rows = [row.strip() for row in arguments.rows.split(",")]
     given = setup(arch, batch, arguments.size, share=arguments.share)
     seconds = measure(given, rows, arguments.rounds)
     unit = seconds.pop("unit")
@@ -197,6 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--arch", help="networks, separated by commas (default: six)")
     parser.add_argument("--rows", help=f"some of: {'; '.join(ROWS)} (separated by commas)")
+    parser.add_argument("--savings", action="store_true", help="exact PALM with each of its savings taken back")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, help="images (default: what the network allows)")
     parser.add_argument("--size", type=int, default=32, help="image height and width")

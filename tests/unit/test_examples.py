@@ -5,6 +5,7 @@ import os
 import runpy
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,28 @@ ROOT = Path(__file__).parents[2]
 )
 def test_it_runs(command, words):
     assert words in run(*command)
+
+
+def test_palm_without_one_of_its_savings_gives_the_same_result():
+    # in a process of its own: the variants register themselves
+    code = """
+        import sys, torch, ctta
+        sys.path.insert(0, "benchmarks")
+        from without import WITHOUT, contestant
+        torch.manual_seed(0)
+        model = ctta.models.build("wrn-10-1", 4).double().eval()
+        x = torch.rand(16, 3, 16, 16, dtype=torch.float64)
+        exact = ctta.adapt(model, "palm", adapt_share=0.3)
+        expected = [exact(x) for _ in range(4)]
+        moved = exact.last.shares["moved"]
+        assert 0 < moved < 1, moved
+        for row in WITHOUT:
+            step = contestant(row, model, x, exact.last.eta)
+            for logits in expected:
+                torch.testing.assert_close(step(), logits, rtol=0, atol=1e-9)
+        print(len(WITHOUT), "the same")
+    """
+    assert "6 the same" in run("-c", textwrap.dedent(code))
 
 
 def test_the_notebook_runs_from_top_to_bottom():
