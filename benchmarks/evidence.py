@@ -25,6 +25,8 @@ EMBEDDED = "--dataset embedded"
 FULL = "--dataset cifar10-c --model embedded:"
 WHOLE = f"{FULL} --precision bf16"
 """In full precision the study takes twice as long; `precision` and `speed` are there to show what that changes."""
+LONG = f"{WHOLE} --preset embedded-long"
+"""Streams of some hundred batches and more want lower rates (docs/embedded.md)."""
 TEACHERS = "CoTTA,DSS"
 OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
 QUICK = "Source,BN-1,Tent (cont.),PALM"
@@ -37,17 +39,17 @@ STUDY = {
     "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
     "continual-bn1": f"table1 {WHOLE} --only BN-1 --seeds 0-2",
     "continual-source": f"table1 {WHOLE} --only Source",
-    "continual-palm-law": f"table1 {WHOLE} --only PALM,LAW",
-    "continual-tent": f"table1 {WHOLE} --only 'Tent (cont.)' --seeds 0-2",
-    "continual-sft": f"table1 {WHOLE} --only 'SFT (cont.),EcoTTA'",
-    "continual-adacontrast": f"table1 {WHOLE} --only AdaContrast",
+    "continual-palm-law": f"table1 {LONG} --only PALM,LAW",
+    "continual-tent": f"table1 {LONG} --only 'Tent (cont.)' --seeds 0-2",
+    "continual-sft": f"table1 {LONG} --only 'SFT (cont.),EcoTTA'",
+    "continual-adacontrast": f"table1 {LONG} --only AdaContrast",
     "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --seeds 0-2",
     "share": f"share {WHOLE} {ELSEWHERE} --images 2000",
     **{
         f"batches-of-{n}": f"table1 {WHOLE} {ELSEWHERE} --images 1000 --batch-size {n} --only '{QUICK}'"
         for n in SIZES
     },
-    "continual-seeds": f"table1 {WHOLE} --only PALM,LAW --seeds 1-2",
+    "continual-seeds": f"table1 {LONG} --only PALM,LAW --seeds 1-2",
     "differences": f"differences {WHOLE} --images 2000",
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
     "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
@@ -60,8 +62,8 @@ STUDY = {
     "mixed-teachers": f"mixed correlated {WHOLE} --images 1000 --only {TEACHERS}",
     "recurring": f"recurring {WHOLE} --images 1000 --only '{OTHERS}'",
     "recurring-teachers": f"recurring {WHOLE} --images 1000 --only {TEACHERS}",
-    "gradual": f"gtta {WHOLE} --images 1000",
-    "gradual-others": f"gradual {WHOLE} --images 1000",
+    "gradual": f"gtta {LONG} --images 1000",
+    "gradual-others": f"gradual {LONG} --images 1000",
 }
 """The words after `ctta reproduce`, by the name of the part. Each keeps its rows in files of its own."""
 DONE = "done.txt"
