@@ -277,6 +277,7 @@ class View(NamedTuple):
         },
         "imagenet-c": {"lr": 5e-5, "alpha": 0.5, "temperature": 1000.0, "eta": 0.3, "lam": 0.01},
         "embedded": {"lr": 1e-3, "alpha": 0.5, "temperature": 50.0, "eta": 1.5, "lam": 0.01},
+        "embedded-long": {"lr": 5e-4, "alpha": 0.5, "temperature": 50.0, "eta": 1.5, "lam": 0.01},
     },
     variants={"official": {}, "paper": PAPER, "paper-eta-c": {**PAPER, "eta_scale": "classes"}},
 )
