@@ -34,7 +34,7 @@ def test_registry_entries_say_what_a_method_is_and_needs():
     assert "PALM" in palm.paper
     assert palm.needs == {"conv or norm layers"}
     assert palm.settings["eta"].help
-    assert {"cifar10-c", "cifar100-c", "imagenet-c", "embedded"} == set(palm.presets)
+    assert {"cifar10-c", "cifar100-c", "imagenet-c", "embedded", "embedded-long"} == set(palm.presets)
 
 
 def test_the_report_reads_as_attributes_as_a_mapping_and_as_json(net, stream):

@@ -35,6 +35,8 @@ from ctta.rng import Rng
 S = TypeVar("S")
 
 Augment = Augmentation | Callable[[Tensor], Tensor]
+Question = tuple[Tensor, Callable[[list[float]], None]]
+"""Numbers that are still on the device, and who wants them: see `Method.later`."""
 
 
 class Method(Generic[S]):
@@ -58,9 +60,7 @@ class Method(Generic[S]):
         self.augment = augment
         self.seed = seed
         self.notes: dict[str, Any] = {}
-        self.pending: list[
-            tuple[Tensor, Callable[[list[float]], None]]
-        ] = []  # questions to the device, see `later`
+        self.pending: list[Question] = []
         self.clipped_view = False  # whether this step used an augmentation of ours, which clips to [0, 1]
         self._prepare()
         self.adapted: dict[str, nn.Parameter] = self._collect()
@@ -328,10 +328,11 @@ def make_view(augment: Augment, x: Tensor, generator: torch.Generator) -> Tensor
 
 def to_host(vectors: Sequence[Tensor]) -> list[float]:
     """Bring vectors of numbers or truth values from their device, one after the other, all at once."""
-    if not vectors:
+    found = [vector for vector in vectors if len(vector)]
+    if not found:
         return []
-    dtype = functools.reduce(torch.promote_types, (vector.dtype for vector in vectors))
-    values: list[float] = torch.cat([vector.to(dtype) for vector in vectors]).tolist()
+    dtype = functools.reduce(torch.promote_types, (vector.dtype for vector in found))
+    values: list[float] = torch.cat([vector.to(found[0].device, dtype) for vector in found]).tolist()
     return values
 
 
