@@ -95,7 +95,13 @@ def nothing(_method: Method[Any]) -> Tensor:
     needs={"linear classifier"},
     cost="7",
     confidence="high",
-    presets={"cifar10-c": {}, "cifar100-c": {}, "imagenet-c": {}, "embedded": {"lr": 5e-3, "bn_mode": "batch"}},
+    presets={
+        "cifar10-c": {},
+        "cifar100-c": {},
+        "imagenet-c": {},
+        "embedded": {"lr": 5e-3, "bn_mode": "batch"},
+        "embedded-long": {"lr": 2.5e-3, "bn_mode": "batch"},
+    },
 )
 class AdaContrast(SgdMemory[AdaContrastSettings]):
     """Learn from pseudo-labels voted by neighbours and from contrast between views; predict after the update."""

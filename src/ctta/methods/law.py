@@ -83,6 +83,7 @@ IMAGENET = {"lr": 2e-4, "tau": 1.0}
         "cifar100-c": CIFAR100,
         "imagenet-c": IMAGENET,
         "embedded": {"lr": 1e-3, "tau": 1.0},
+        "embedded-long": {"lr": 5e-4, "tau": 1.0},
         "palm-repo-cifar10-c": {"variant": "palm-repo", **CIFAR10},
         "palm-repo-cifar100-c": {"variant": "palm-repo", **CIFAR100},
         "palm-repo-imagenet-c": {"variant": "palm-repo", **IMAGENET},

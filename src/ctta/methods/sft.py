@@ -75,6 +75,7 @@ class SftSettings:
         "cifar100-c": {"lr": 1e-3},
         "imagenet-c": {"lr": 5e-4},
         "embedded": {"lr": 2e-2},
+        "embedded-long": {"lr": 1e-2},
     },
     variants={
         "palm-repo": {},

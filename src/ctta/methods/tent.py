@@ -37,6 +37,7 @@ class TentSettings:
         "cifar100-c": {"lr": 1e-3},
         "imagenet-c": {"lr": 2.5e-4, "optimizer": "sgd"},
         "embedded": {"lr": 1e-3},
+        "embedded-long": {"lr": 5e-4},
         # the learning rates in the configuration files of the PALM repository, not those of its table
         "palm-repo-cifar10-c": {"lr": 1e-5},
         "palm-repo-cifar100-c": {"lr": 2e-5},
