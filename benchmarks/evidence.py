@@ -41,7 +41,7 @@ STUDY = {
     "continual-source": f"table1 {WHOLE} --only Source",
     "continual-palm-law": f"table1 {LONG} --only PALM,LAW",
     "continual-tent": f"table1 {LONG} --only 'Tent (cont.)' --seeds 0-2",
-    "continual-sft": f"table1 {LONG} --only 'SFT (cont.),EcoTTA'",
+    "continual-sft": f"table1 {LONG} --only 'SFT (cont.)'",
     "continual-adacontrast": f"table1 {LONG} --only AdaContrast",
     "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --seeds 0-2",
     "share": f"share {WHOLE} {ELSEWHERE} --images 2000",
@@ -82,9 +82,7 @@ def main() -> None:
     unknown = sorted(set(arguments.parts) - set(STUDY))
     if unknown:
         parser.error(f"there is no part {', '.join(unknown)}; parts: {', '.join(STUDY)}")
-    log = ROWS / DONE
-    done = log.read_text().split() if log.exists() else []
-    for name in arguments.parts or [name for name in STUDY if name not in done]:
+    for name in arguments.parts or [name for name in STUDY if name not in done()]:
         if arguments.list:
             print(f"{name:22}ctta reproduce {STUDY[name]}")
             continue
@@ -93,8 +91,14 @@ def main() -> None:
         command = [sys.executable, "-m", "ctta", "reproduce", *shlex.split(STUDY[name]), *words]
         print("$", shlex.join(command), flush=True)
         subprocess.run(command, check=True)
-        done = list(dict.fromkeys([*done, name]))
-        log.write_text("".join(f"{part}\n" for part in done))
+        parts = dict.fromkeys([*done(), name])  # read again: another process may have added to it meanwhile
+        (ROWS / DONE).write_text("".join(f"{part}\n" for part in parts))
+
+
+def done() -> list[str]:
+    """Names of the parts whose rows are complete."""
+    log = ROWS / DONE
+    return log.read_text().split() if log.exists() else []
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Write the pages with results, their figures and the table in the README from the kept rows of the study.
 
 `docs/*.in.md` are the pages with directives in the place of numbers. WHICH is an experiment of `ctta reproduce`,
-and its scale: `NAME`, `NAME@2000` at 2,000 images a domain, `NAME@2000x10` so in batches of 10, any of them with
-`/bf16` behind it for `--precision bf16` (without it the rows in full precision count alone):
+and its scale: `NAME`, `NAME@2000` at 2,000 images a domain, `NAME@2000x10` so in batches of 10; behind any of them
+`+PRESET` for `--preset` (methods that have no such preset come with their own) and `/bf16` for `--precision bf16`
+(without them rows of the preset `embedded`, and those in full precision, count alone):
 
     {{tables WHICH}}          the tables, and the commands that made them
     {{short WHICH}}           the lines of the first table only
@@ -18,11 +19,13 @@ import re
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ctta.bench import archive
 from ctta.bench.archive import Archive
 from ctta.bench.store import Store
 from ctta.bench.tables import mean_error
+from ctta.methods import find
 from ctta.precision import check_precision
 from ctta.report import svg
 from ctta.report.collect import collect
@@ -35,7 +38,9 @@ FORMS = sorted(HERE.glob("*.in.md"))
 README = HERE.parent / "README.md"
 FIGURES = HERE / "results"
 DIRECTIVE = re.compile(r"\{\{(\w+) ([^}:]+?)(?:: ([^}]+))?\}\}")
-WHICH = re.compile(r"([^@/]+)(?:@(\d+)(?:x(\d+))?)?(?:/(\w+))?")
+WHICH = re.compile(r"([^@/+]+)(?:@(\d+)(?:x(\d+))?)?(?:\+([\w-]+))?(?:/(\w+))?")
+PRESET = "embedded"
+"""Settings of the methods where a directive does not say: those of the embedded model."""
 BATCH = "200"
 """Images a batch where a directive does not say: the paper's, on CIFAR."""
 MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -100,25 +105,38 @@ def kept(which: str) -> Archive | None:
     parts = WHICH.fullmatch(which)
     if parts is None:
         raise ValueError(
-            f"Expected NAME, NAME@IMAGES or NAME@IMAGESxBATCH, with /bf16 or without, but got {which}."
+            f"Expected NAME, NAME@IMAGES or NAME@IMAGESxBATCH, with +PRESET or /bf16 or without, but got {which}."
         )
-    name, images, batch, precision = parts.groups()
+    name, images, batch, preset, precision = parts.groups()
     check_precision(precision or "full")
     wanted = (int(images) if images else None, int(batch or BATCH), precision or "full")
     files = [archive.read(file) for file in sorted(ROWS.glob(f"{name}.*jsonl"))]
-    fitting = [one for one in files if scales_of(one) == {wanted}]
+    fitting = [one for one in files if all(scale_of(cell) == wanted for cell in cells_of(one))]
+    fitting = [one for one in fitting if all(is_preset(cell, preset or PRESET) for cell in cells_of(one))]
+    # the title is that of the first: one that names the preset, if there is one
+    fitting.sort(key=lambda one: all(cell["preset"] == PRESET for cell in cells_of(one)))
     return archive.merge(fitting) if fitting else None
 
 
-def scales_of(found: Archive) -> set[tuple[int | None, int, str]]:
-    """Images a domain, images a batch and precision of all cells."""
-    cells = [cell["manifest"]["cell"] for cell in found.cells]
-    return {(cell["images"], cell["batch_size"], cell.get("precision", "full")) for cell in cells}
+def cells_of(found: Archive) -> list[dict[str, Any]]:
+    """What was run, cell by cell."""
+    return [cell["manifest"]["cell"] for cell in found.cells]
+
+
+def scale_of(cell: dict[str, Any]) -> tuple[int | None, int, str]:
+    """Images a domain, images a batch and precision of a cell."""
+    return cell["images"], cell["batch_size"], cell.get("precision", "full")
+
+
+def is_preset(cell: dict[str, Any], preset: str) -> bool:
+    """Whether a cell ran with a preset, or with the usual one because its method does not have it."""
+    has = preset in find(cell["method"]).presets
+    return bool(cell["preset"] == (preset if has else PRESET))
 
 
 def file_of(which: str, figure: str) -> str:
     """Name of a figure's file."""
-    return f"{re.sub('[@/]', '-', which)}-{figure}.svg"
+    return f"{re.sub('[@/+]', '-', which)}-{figure}.svg"
 
 
 def names_in(text: str) -> list[str]:

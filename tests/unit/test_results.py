@@ -72,13 +72,14 @@ def test_a_directive_may_name_scale_and_precision(results):
         what, which, rest = results["DIRECTIVE"].fullmatch(text).groups()
         return what, *results["WHICH"].fullmatch(which).groups(), rest
 
-    assert parts("{{tables table1}}") == ("tables", "table1", None, None, None, None)
-    assert parts("{{tables table1@2000}}") == ("tables", "table1", "2000", None, None, None)
-    assert parts("{{tables table1@2000x10}}") == ("tables", "table1", "2000", "10", None, None)
-    assert parts("{{tables pseudo-labels/bf16}}") == ("tables", "pseudo-labels", None, None, "bf16", None)
-    assert parts("{{error table1@2000x10/bf16: a/b}}") == ("error", "table1", "2000", "10", "bf16", "a/b")
+    assert parts("{{tables table1}}") == ("tables", "table1", None, None, None, None, None)
+    assert parts("{{tables table1@2000}}") == ("tables", "table1", "2000", None, None, None, None)
+    assert parts("{{tables table1@2000x10}}") == ("tables", "table1", "2000", "10", None, None, None)
+    assert parts("{{tables pseudo-labels/bf16}}") == ("tables", "pseudo-labels", None, None, None, "bf16", None)
+    assert parts("{{error table1@2000x10/bf16: a/b}}") == ("error", "table1", "2000", "10", None, "bf16", "a/b")
+    assert parts("{{short gtta@10+a-long/bf16}}") == ("short", "gtta", "10", None, "a-long", "bf16", None)
     assert results["file_of"]("speed", "cost") == "speed-cost.svg"
-    assert results["file_of"]("speed@2000x10/bf16", "cost") == "speed-2000x10-bf16-cost.svg"
+    assert results["file_of"]("speed@2000x10+long/bf16", "cost") == "speed-2000x10-long-bf16-cost.svg"
     with pytest.raises(ValueError, match="but got table1@many"):
         results["fill"]("{{tables table1@many}}")
 
@@ -109,3 +110,15 @@ def test_a_directive_means_rows_of_its_own_precision_alone(results, tmp_path, mo
             fill("{{tables table1/bf61}}")
     finally:
         results["kept"].cache_clear()
+
+
+def test_a_directive_means_rows_of_its_own_preset_alone(results):
+    def cell(method, preset):
+        return {"method": method, "preset": preset}
+
+    fits = results["is_preset"]
+    assert fits(cell("palm", "embedded"), "embedded")
+    assert fits(cell("palm", "embedded-long"), "embedded-long")
+    assert not fits(cell("palm", "embedded-long"), "embedded")
+    assert not fits(cell("palm", "embedded"), "embedded-long")
+    assert fits(cell("bn1", "embedded"), "embedded-long"), "BN-1 has nothing to set"
