@@ -26,6 +26,7 @@ from ctta.methods.ecotta import fingerprint, save_warm_up
 from ctta.methods.layers import use_batch_statistics
 from ctta.methods.meta_networks import attach, meta_networks, watching
 from ctta.models.stages import find_stages
+from ctta.precision import in_precision, wide
 from ctta.settings import setting
 from ctta.train import Progress
 
@@ -49,6 +50,9 @@ class WarmupSettings:
     bn_mode: Literal["batch", "source"] = setting("batch", "Statistics of the frozen network's BatchNorm.")
     parts: int | str = setting(5, "Number of parts, or the blocks of each; as for the method.", low=1, many=True)
     stages: str = setting("", "Names of the stages in order, where the model is of no known family.", many=True)
+    precision: Literal["full", "bf16"] = setting(
+        "full", "Numbers that convolutions and matrix products work with; weights and losses stay full."
+    )
     seed: int = setting(0, "Seed of weights, order and augmentation.", low=0)
 
     def __post_init__(self) -> None:
@@ -120,7 +124,8 @@ class Warmup:
                     self._start(x)
                 for group in optimizer.param_groups:
                     group["lr"] = s.rate(epoch, batch, batches)
-                logits = self.model(x.clone())
+                with in_precision(s.precision, device.type):
+                    logits = wide(self.model(x.clone()))
                 loss = F.cross_entropy(logits, y)
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -231,3 +231,13 @@ def test_the_command_writes_a_file_and_a_manifest_that_the_method_takes(tmp_path
     assert 0 <= manifest["clean_test_error"] <= 1
     adapter = ctta.adapt(new_model("wrn-10-1", 2, 0), "ecotta", warmup=str(out), parts="1,2")
     assert adapter(torch.rand(4, 3, 16, 16)).shape == (4, 2)
+
+
+def test_in_bfloat16_it_learns_the_same_and_keeps_full_weights():
+    full, _ = warm()
+    half, seen = warm(settings=WarmupSettings(**{**vars(RECIPE), "precision": "bf16"}))
+    assert seen[-1].loss < 0.8 * seen[0].loss
+    assert weights(half) != weights(full)
+    for ours, theirs in zip(half.networks.parameters(), full.networks.parameters(), strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0.1)
