@@ -256,6 +256,25 @@ def test_no_weight_moves_more_than_kappa_per_batch(stream64):
             assert (value - before[name]).abs().max() <= count * 1e-3 * (1 + 1e-9)
 
 
+def test_an_anchor_bounds_how_far_a_weight_can_ever_go(stream64):
+    free, held = palm(lr=1e-2, eta=1e9), palm(lr=1e-2, eta=1e9, anchor=0.5)
+    before = weights(held)
+
+    def furthest(adapter):
+        return max((value - before[name]).abs().max().item() for name, value in weights(adapter).items())
+
+    for x in stream64:
+        free(x), held(x)
+        assert furthest(held) <= 1e-2 * (1 + 1e-9)
+    assert furthest(free) > 3e-2
+
+
+def test_an_anchor_of_one_never_leaves_the_source_weights(stream64):
+    adapter, bn1 = palm(eta=1e9, anchor=1.0), ctta.adapt(golden_net(F64), "bn1")
+    for x in stream64[:3]:
+        assert torch.equal(adapter(x), bn1(x))
+
+
 # ------------------------------------------------------------------ every setting does what it says
 
 
@@ -292,6 +311,7 @@ def changed(stream, **settings):
         {"steps": 2},
         {"lr": 1e-3},
         {"lam": 0.5},
+        {"anchor": 0.1},
     ],
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()),
 )

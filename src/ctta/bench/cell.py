@@ -105,16 +105,16 @@ def prepare(cell: Cell) -> Prepared:
         0 if cell.data in BENCHMARKS else cell.seed,  # a benchmark on disk is the same for every seed
         clean=cell.clean > 0,
     )
-    settings = dataclasses.asdict(find(cell.method).resolve(cell.preset, cell.settings))
+    settings = find(cell.method).resolve(cell.preset, cell.settings)
     identity: dict[str, Any] = {
         "weights": _weight_hash(cell.model, cell.weights),
         "stream": stream.hash,
         "method": cell.method,
-        "settings": settings,
+        "settings": dataclasses.asdict(settings),
         "seed": cell.seed,
         "clean": cell.clean,
         "code": code_version(),
-        "files": _own_files(cell),
+        "files": _own_files(cell, settings),
     }
     if cell.precision != "full":  # what ran in full has the keys it always had
         identity["precision"] = cell.precision
@@ -147,15 +147,17 @@ def code_version() -> str:
     return f"{ctta.__version__}+{sha.hexdigest()[:12]}"
 
 
-def _own_files(cell: Cell) -> list[str]:
-    """Hashes of the user's files that make the model and the method: edited, they make another cell."""
+def _own_files(cell: Cell, settings: Any) -> list[str]:
+    """Hashes of the user's files that make model and method, and of what it begins from: edited, another cell."""
     package = Path(str(importlib.resources.files("ctta")))
     model, _, _ = cell.model.rpartition(":")
-    method = inspect.getsourcefile(find(cell.method).method)
+    method = find(cell.method).method
+    source = inspect.getsourcefile(method)
     files = [Path(model)] if model.endswith(".py") else []
-    if method and not Path(method).is_relative_to(package):
-        files.append(Path(method))
-    return [hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files]
+    if source and not Path(source).is_relative_to(package):
+        files.append(Path(source))
+    files += method.files(settings)
+    return [hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.is_file()]
 
 
 @functools.lru_cache(maxsize=2)

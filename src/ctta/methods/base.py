@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -90,6 +91,11 @@ class Method(Generic[S]):
     def bn_mode(self) -> Literal["batch", "source"]:
         """How BatchNorm layers normalise; override where a setting decides."""
         return self.statistics
+
+    @classmethod
+    def files(cls, settings: S) -> tuple[Path, ...]:
+        """Files a method with these settings begins from: other contents make another run."""
+        return ()
 
     # ---------------------------------------------------------------- what a method uses
 

@@ -34,9 +34,12 @@ from ctta.methods.meta_networks import MetaNetwork, Watch, attach, meta_networks
 from ctta.methods.moments import SgdMemory
 from ctta.methods.registry import register
 from ctta.models.stages import find_stages
+from ctta.models.zoo import EMBEDDED as EMBEDDED_MODEL
 from ctta.settings import setting
 
 KIND = "ecotta warm-up"
+EMBEDDED = "embedded:"
+"""As a file of meta networks: those that come with the embedded model."""
 NOT_WARM = "no warm-up was given: the meta networks began as the identity on the first batch"
 
 
@@ -49,7 +52,8 @@ class EcottaSettings:
     )
     warmup: str = setting(
         "",
-        "File of warmed-up meta networks, made by `ctta warmup ecotta`; without one they begin as the identity.",
+        "File of warmed-up meta networks, made by `ctta warmup ecotta`, or `embedded:` for those of the embedded "
+        "model (no other takes them); without them they begin as the identity.",
     )
     lr: float = setting(5e-3, "Step size.", low=0.0, aka=("learning_rate",))
     momentum: float = setting(0.9, "Momentum of sgd.", low=0.0, below=1.0)
@@ -89,7 +93,7 @@ class EcottaSettings:
         "cifar10-c": {"lr": 5e-3},
         "cifar100-c": {"lr": 5e-3},
         "imagenet-c": {"lr": 2.5e-4},
-        "embedded": {"lr": 5e-3},
+        "embedded": {"lr": 5e-3, "warmup": EMBEDDED},
     },
     variants={"community": {}, "paper": {"two_step": False, "detach_parts": False, "lambda_r": 0.5}},
 )
@@ -100,10 +104,15 @@ class Ecotta(SgdMemory[EcottaSettings]):
         """Batch statistics, unless the settings say otherwise."""
         return self.settings.bn_mode
 
+    @classmethod
+    def files(cls, settings: EcottaSettings) -> tuple[Path, ...]:
+        """The meta networks it begins with."""
+        return (warm_up_file(settings.warmup),) if settings.warmup else ()
+
     def step(self, x: Tensor) -> Tensor:
         """Adapt to one batch; return the logits from before the step on entropy (and after one on R_k alone)."""
         s = self.settings
-        words = () if s.warmup else (NOT_WARM,)
+        words = () if self.warm else (NOT_WARM,)
         state = self.make_ready(x)
         if state == "too small":
             self.note(notes=(*words, "not adapted: the first batch must have more than one value per channel"))
@@ -176,7 +185,9 @@ class Ecotta(SgdMemory[EcottaSettings]):
         source = fingerprint(self.model) if s.warmup else ""
         super()._prepare()
         networks = attach(self.model, stages, s.parts, self.seed)
-        if s.warmup:
+        # the preset of the embedded images serves other models too: they begin as without a file
+        self.warm = bool(s.warmup) and (s.warmup != EMBEDDED or source == warm_up_source(s.warmup))
+        if self.warm:
             load_warm_up(s.warmup, networks, source)
         use_batch_statistics(networks)
 
@@ -201,9 +212,22 @@ def save_warm_up(
     checkpoint.write(path, networks.state_dict(), {**header, "kind": KIND, "source": source})
 
 
+def warm_up_file(name: str | os.PathLike[str]) -> Path:
+    """Where warmed-up meta networks are: a path, or `embedded:`."""
+    if name == EMBEDDED:
+        return EMBEDDED_MODEL.with_name("embedded-ecotta.safetensors")
+    return Path(name).expanduser()
+
+
+def warm_up_source(path: str | os.PathLike[str]) -> str:
+    """Fingerprint of the source model that warmed-up meta networks belong to."""
+    _, header = checkpoint.read(warm_up_file(path))
+    return str(header.get("source"))
+
+
 def load_warm_up(path: str | os.PathLike[str], networks: nn.ModuleList, source: str) -> None:
     """Fill meta networks from a file; one that was made for other parts or another source model is refused."""
-    tensors, header = checkpoint.read(Path(path).expanduser())
+    tensors, header = checkpoint.read(warm_up_file(path))
     if header.get("kind") != KIND:
         raise StateError(f"{path} holds no warmed-up meta networks: make them with `ctta warmup ecotta`.")
     own = networks.state_dict()

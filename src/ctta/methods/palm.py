@@ -171,6 +171,14 @@ class PalmSettings:
     )
     returned_logits: Literal["before", "after"] = setting("before", "Return the logits before or after the step.")
     steps: int = setting(1, "Repetitions of the whole procedure per batch.", low=1)
+    anchor: float = setting(
+        0.0,
+        "Share of its distance from the source weights that a tensor gives back in every step it takes: it can "
+        "never be further away than its rate divided by this. Not in the paper; for long streams.",
+        low=0.0,
+        high=1.0,
+        aka=("restore", "source_pull"),
+    )
 
     # what it costs
     speed: Literal["exact", "fast"] = setting(
@@ -527,7 +535,7 @@ class Palm(OptimizerMemory[PalmSettings]):
         if gradients is not None:
             of_palm = self.settings.lr_scheme in STEP_OF_PALM
             moved, rates = self.descend(gradients) if of_palm else self.hand_over(gradients)
-        self.move(moved)
+        self.move(self.anchored(moved))
         self._note_rates(moved, rates)
 
     def update_gradients(self, logits: Tensor, view: View | None) -> dict[str, Tensor] | None:
@@ -576,6 +584,13 @@ class Palm(OptimizerMemory[PalmSettings]):
         else:
             moved = self.adam(gradients, rates, weight_decay=s.weight_decay)
         return self.order_by_depth(moved) if s.lr_scheme == "autolr" else (moved, {})
+
+    def anchored(self, moved: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Go back towards the source weights by the share `anchor`."""
+        share = self.settings.anchor
+        if not share:
+            return moved
+        return {name: torch.lerp(value, wide(self.source[name]), share) for name, value in moved.items()}
 
     def order_by_depth(self, moved: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor | float]]:
         """Scale the steps so that the relative change of the layers grows with depth (AutoLR)."""
