@@ -230,8 +230,9 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
             )
             weights = terms.new_tensor([s.classification_weight, s.contrast_weight, s.diversity_weight])
             total = terms @ weights
-        names = ("classification", "contrast", "diversity", "total")
-        self.note(losses=dict(zip(names, torch.cat([terms, total[None]]).tolist(), strict=True)))
+        self.note_losses(
+            dict(zip(("classification", "contrast", "diversity"), terms, strict=True)) | {"total": total}
+        )
         return total
 
     def same_class(self, labels: Tensor) -> Tensor:

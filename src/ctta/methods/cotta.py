@@ -34,6 +34,5 @@ class Cotta(MeanTeacher[CottaSettings]):
     def objective(self, logits: Tensor, target: Tensor) -> Tensor:
         """Mean (symmetric) cross-entropy to the teacher."""
         loss = self.agreement(logits, target).mean()
-        value = loss.item()
-        self.note(losses={self.settings.loss: value, "total": value})
+        self.note_losses({self.settings.loss: loss, "total": loss})
         return loss

@@ -60,12 +60,8 @@ class Dss(MeanTeacher[DssSettings]):
         ruled_out = complementary_classes(probabilities, 1.0 / target.shape[1] if s.neg is None else s.neg)
         negative = (torch.where(high, s.nl_high, 1.0) * negative_learning(logits, ruled_out)).mean()
         total = positive + s.lam_n * negative
-        terms = [term.detach() for term in (positive, negative, total)]
-        *values, count = torch.stack([*terms, high.sum().to(total.dtype)]).tolist()
-        self.note(
-            losses=dict(zip(("positive", "negative", "total"), values, strict=True)),
-            kept=int(count),
-        )
+        self.note_losses({"positive": positive, "negative": negative, "total": total})
+        self.later([high.sum()], lambda found: self.note(kept=int(found[0])))
         self.note_in_words(f"confidence threshold {self.tau:.4f}")
         return total
 

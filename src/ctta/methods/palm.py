@@ -35,6 +35,7 @@ from ctta.functional import (
     sensitivity,
     uniform_kl,
 )
+from ctta.methods.base import to_host
 from ctta.methods.checkpointing import checkpointed
 from ctta.methods.compiling import is_compiled, run_compiled
 from ctta.methods.deep_graph import DeepGraph
@@ -386,7 +387,7 @@ class Palm(OptimizerMemory[PalmSettings]):
     def select(self, gradients: dict[str, Tensor], classes: int) -> list[str]:
         """Names of the tensors with Z <= eta. Tensors the model never used are not candidates."""
         s = self.settings
-        scores = dict(zip(gradients, _to_list([gradient_score(g) for g in gradients.values()]), strict=True))
+        scores = dict(zip(gradients, to_host([gradient_score(g)[None] for g in gradients.values()]), strict=True))
         if not all(map(math.isfinite, scores.values())):  # or finite, and their sum too large for a number
             self.require_finite("gradient", gradients)
         if s.score_unit == "module":
@@ -667,11 +668,3 @@ def _sum_over_modules(scores: dict[str, float]) -> dict[str, float]:
         module = name.rpartition(".")[0]
         totals[module] = totals.get(module, 0.0) + score
     return {name: totals[name.rpartition(".")[0]] for name in scores}
-
-
-def _to_list(scalars: list[Tensor]) -> list[float]:
-    """Bring many scalars to the host at once."""
-    if not scalars:
-        return []
-    values: list[float] = torch.stack([value.detach().to(scalars[0].dtype) for value in scalars]).tolist()
-    return values
