@@ -34,6 +34,15 @@ SIZES = (10, 50, 200)
 ELSEWHERE = f"--corruptions {','.join(sorted(EXTRA))}"
 """Advice on settings comes from corruptions that are not reported."""
 CHECKED = "BN-1,Tent (cont.),LAW,PALM"
+FIRST = "paper,paper with eta / C,target 1/C,rate per element,unselected are frozen,Adam lasts,margin 0.4 ln C"
+SECOND = (
+    "lambda without C,entropy over the batch,averages of all tensors,first average = first sensitivity,"
+    "weight decay 5e-4 (CIFAR-100-C code),score per module,sum over the batch,classifier too"
+)
+THIRD = (
+    "KL(p||u),margin <=,no step without a sample,no gradient through the clean side,no gradient through the view,"
+    "consistency of kept samples,source statistics,logits after the step,temperature grows,view before stage one"
+)
 SWEEPS = ("lambda", "temperature", "alpha", "optimizers", "pseudo-labels")
 STUDY = {
     "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
@@ -50,7 +59,10 @@ STUDY = {
         for n in SIZES
     },
     "continual-seeds": f"table1 {LONG} --only PALM,LAW --seeds 1-2",
-    "differences": f"differences {WHOLE} --images 2000",
+    **{
+        f"differences-{k}": f"differences {WHOLE} --images 2000 --only 'official,{rows}'"
+        for k, rows in enumerate((FIRST, SECOND, THIRD), 1)
+    },
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
     "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
     "precision-bf16": f"table1 {WHOLE} --only '{CHECKED}' --images 2000",
