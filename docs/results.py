@@ -9,6 +9,8 @@ and its scale: `NAME`, `NAME@2000` at 2,000 images a domain, `NAME@2000x10` so i
     {{short WHICH}}           the lines of the first table only
     {{figures WHICH: A, B}}   figures by their names
     {{error WHICH: LABEL}}    mean error of a row, in %
+    {{error WHICH: LABEL | fog}}    the same on one corruption alone
+    {{selected WHICH: LABEL}}       share of the adaptable parameters a row selects, in %
 
 A test fails when page and rows differ. Run with `make docs`.
 """
@@ -17,14 +19,17 @@ from __future__ import annotations
 
 import re
 import tempfile
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from ctta.bench import archive
 from ctta.bench.archive import Archive
+from ctta.bench.published import experiment
 from ctta.bench.store import Store
-from ctta.bench.tables import mean_error
+from ctta.bench.summary import Summary, corruption_of
+from ctta.bench.tables import SHARES, mean_error
 from ctta.methods import find
 from ctta.precision import check_precision
 from ctta.report import svg
@@ -41,6 +46,7 @@ DIRECTIVE = re.compile(r"\{\{(\w+) ([^}:]+?)(?:: ([^}]+))?\}\}")
 WHICH = re.compile(r"([^@/+]+)(?:@(\d+)(?:x(\d+))?)?(?:\+([\w-]+))?(?:/(\w+))?")
 PRESET = "embedded"
 """Settings of the methods where a directive does not say: those of the embedded model."""
+NUMBERS: dict[str, Callable[[Summary], float]] = {"error": mean_error, "selected": SHARES["selected"]}
 BATCH = "200"
 """Images a batch where a directive does not say: the paper's, on CIFAR."""
 MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -79,24 +85,34 @@ def fill(text: str) -> str:
 def written(what: str, which: str, rest: str) -> str:
     """What one directive stands for."""
     found = kept(which)
-    if what == "error":
-        return mean_of(found, rest)
+    if what in NUMBERS:
+        label, _, corruption = (part.strip() for part in rest.partition("|"))
+        return number_of(found, label, partial(error_on, corruption=corruption) if corruption else NUMBERS[what])
     if found is None:
-        return "Not run yet."
+        about = experiment(re.split("[@+/]", which)[0])
+        return f"Not run yet: {about.title}." if what == "tables" else ""
     if what == "figures":
         return "\n\n".join(f"![{each}](results/{file_of(which, each)})" for each in names_in(rest))
     if what == "short":
         return "\n".join(line for line in found.result.tables[0].markdown().splitlines() if line.startswith("|"))
     if what != "tables":
-        raise ValueError(f"Expected tables, short, figures or error in a directive, but got {what}.")
+        raise ValueError(f"Expected tables, short, figures, error or selected in a directive, but got {what}.")
     tables = "\n".join(table.markdown() for table in found.result.tables)
     return f"{tables}\n```\n{found.command}\n```"
 
 
-def mean_of(found: Archive | None, label: str) -> str:
-    """Mean error of a row in %, over its seeds."""
+def number_of(found: Archive | None, label: str, number: Callable[[Summary], float]) -> str:
+    """A number of a row, mean over its seeds."""
     runs = [run for entry in found.entries if entry.label == label for run in entry.runs] if found else []
-    return f"{sum(map(mean_error, runs)) / len(runs):.1f}" if runs else "not run"
+    return f"{sum(map(number, runs)) / len(runs):.1f}" if runs else "not run"
+
+
+def error_on(run: Summary, corruption: str) -> float:
+    """Error on one corruption in %, mean over its stays."""
+    stays = [visit.error for visit in run.visits if corruption_of(visit.domain) == corruption]
+    if not stays:
+        raise ValueError(f"Expected a corruption of the stream, but got {corruption}.")
+    return sum(stays) / len(stays)
 
 
 @cache

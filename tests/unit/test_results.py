@@ -50,7 +50,8 @@ def test_every_row_has_a_manifest_and_the_command_that_makes_it_again(file):
 
 
 def test_a_directive_without_rows_says_so_and_an_unknown_one_is_refused(results):
-    assert results["fill"]("{{error table3: PALM}} {{tables table3}}") == "not run Not run yet."
+    text = results["fill"]("{{error table3: PALM}} {{tables table3}}{{figures table3: cost}}")
+    assert text == f"not run Not run yet: {experiment('table3').title}."
     with pytest.raises(ValueError, match="but got picture"):
         results["fill"]("{{picture speed}}")
 
@@ -97,9 +98,9 @@ def test_a_directive_means_rows_of_its_own_precision_alone(results, tmp_path, mo
     try:
         half = "\n".join(map(in_bf16, source.read_text().splitlines()))
         (tmp_path / f"{name}.bf16.jsonl").write_text(half)
-        assert fill("{{tables table1}}") == "Not run yet."
-        assert fill("{{tables table1@2000/bf16}}") == "Not run yet."
-        assert fill("{{tables table1@2000x10/bf16}}") == "Not run yet."
+        assert fill("{{tables table1}}").startswith("Not run yet")
+        assert fill("{{tables table1@2000/bf16}}").startswith("Not run yet")
+        assert fill("{{tables table1@2000x10/bf16}}").startswith("Not run yet")
         assert f"```\n{command} --precision bf16\n```" in fill("{{tables table1/bf16}}")
         assert "(results/table1-bf16-cost.svg)" in fill("{{figures table1/bf16: cost}}")
         results["kept"].cache_clear()
@@ -122,3 +123,11 @@ def test_a_directive_means_rows_of_its_own_preset_alone(results):
     assert not fits(cell("palm", "embedded-long"), "embedded")
     assert not fits(cell("palm", "embedded"), "embedded-long")
     assert fits(cell("bn1", "embedded"), "embedded-long"), "BN-1 has nothing to set"
+
+
+def test_a_directive_may_ask_for_one_corruption_or_for_the_selected_share(results):
+    fill = results["fill"]
+    assert fill("{{error table1/bf16: BN-1 | fog}} {{error table1/bf16: BN-1 | brightness}}") == "16.0 11.4"
+    assert 0 < float(fill("{{selected speed: exact}}")) < 100
+    with pytest.raises(ValueError, match="but got mist"):
+        fill("{{error table1/bf16: BN-1 | mist}}")
