@@ -63,6 +63,7 @@ STUDY = {
         f"differences-{k}": f"differences {WHOLE} --images 2000 --only 'official,{rows}'"
         for k, rows in enumerate((FIRST, SECOND, THIRD), 1)
     },
+    "resets": f"resets {WHOLE} --images 2000",
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
     "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
     "precision-bf16": f"table1 {WHOLE} --only '{CHECKED}' --images 2000",

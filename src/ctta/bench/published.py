@@ -35,7 +35,7 @@ NAMES = (
     "mixed",
 )
 """The experiments, in the order of the paper."""
-BEYOND = ("gradual", "correlated", "recurring", "differences", "share", "anchor", "speed")
+BEYOND = ("gradual", "correlated", "recurring", "differences", "share", "anchor", "resets", "speed")
 """Experiments the paper does not have; `all` does not mean them."""
 
 COLUMNS = (*CORRUPTIONS, "mean", "selected", "clean_accuracy", "seconds")
