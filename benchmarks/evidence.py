@@ -63,11 +63,12 @@ STUDY = {
         f"differences-{k}": f"differences {WHOLE} --images 2000 --only 'official,{rows}'"
         for k, rows in enumerate((FIRST, SECOND, THIRD), 1)
     },
+    "anchor": f"anchor {WHOLE} --only 'rate 2e-3 anchor 0.02'",
     "resets": f"resets {WHOLE} --images 2000",
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
     "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
     "precision-bf16": f"table1 {WHOLE} --only '{CHECKED}' --images 2000",
-    "cost": f"cost {FULL} --images 400",
+    "cost": f"cost {FULL} --images 1000 --corruptions glass_blur,snow",
     "importance": f"importance adapted {WHOLE} --images 2000",
     **{name: f"{name} {WHOLE} --images 2000" for name in SWEEPS},
     "forgetting": f"forgetting {WHOLE} --images 2000",
