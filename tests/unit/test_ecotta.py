@@ -11,10 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import ctta
+from ctta.bench.cell import Cell, prepare
 from ctta.checks.networks import NETWORKS
-from ctta.methods.ecotta import NOT_WARM
+from ctta.methods.ecotta import NOT_WARM, warm_up_file
 from ctta.methods.meta_networks import attach, meta_networks, split_blocks
-from ctta.models import build, find_stages
+from ctta.models import build, find_stages, load
 
 F64 = torch.float64
 
@@ -330,3 +331,32 @@ def test_probing_leaves_no_trace_in_the_callers_random_state_or_in_buffers():
     assert torch.equal(torch.get_rng_state(), state)
     fresh = dict(NETWORKS["resnet"].make().named_buffers())
     assert all(torch.equal(value, fresh[name]) for name, value in adapter.model.named_buffers() if name in fresh)
+
+
+# ---------------------------------------------------------------- the embedded model's meta networks
+
+
+def test_the_embedded_model_comes_with_meta_networks_and_other_models_begin_without():
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    warm = ctta.adapt(load("embedded:"), "ecotta", preset="embedded")
+    cold = ctta.adapt(load("embedded:"), "ecotta", preset="embedded", warmup="")
+    assert not torch.equal(warm.predict(images), cold.predict(images))
+    warm(images)
+    assert NOT_WARM not in warm.last.notes
+    other = ctta.adapt(golden_net(), "ecotta", preset="embedded")
+    other(images)
+    assert NOT_WARM in other.last.notes
+
+
+def test_meta_networks_are_part_of_what_a_cell_is(tmp_path):
+    file = tmp_path / "meta.safetensors"
+    file.write_bytes(warm_up_file("embedded:").read_bytes())
+
+    def key(warmup):
+        return prepare(Cell("ecotta", settings={"warmup": warmup}, images=10, batch_size=10)).key
+
+    before = key(str(file))
+    assert key(str(file)) == before
+    file.write_bytes(file.read_bytes() + b"\0")
+    assert key(str(file)) != before
+    assert prepare(Cell("ecotta", settings={"warmup": "embedded:"}, images=10, batch_size=10)).manifest["files"]

@@ -101,10 +101,15 @@ def methods_from(names: str, preset: str | None, given: Iterable[str]) -> dict[s
 def read_value(text: str) -> Any:
     """Read a number, a truth value, null, or a word.
 
-    >>> [read_value(t) for t in ("1e-3", "5", "true", "auto", "null")]
-    [0.001, 5, True, 'auto', None]
+    >>> [read_value(t) for t in ("1e-3", "5", "true", "auto", "null", "embedded:")]
+    [0.001, 5, True, 'auto', None, 'embedded:']
     """
     try:
-        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+        return float(text) if "e" in text.lower() else _plain(text)
     except ValueError:
-        return yaml.safe_load(text)
+        return _plain(text)
+
+
+def _plain(text: str) -> Any:
+    value = yaml.safe_load(text)
+    return text if isinstance(value, dict) else value  # a word that ends in a colon
