@@ -49,8 +49,8 @@ PRESET = "embedded"
 NUMBERS: dict[str, Callable[[Summary], float]] = {"error": mean_error, "selected": SHARES["selected"]}
 BATCH = "200"
 """Images a batch where a directive does not say: the paper's, on CIFAR."""
-MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->\n).*?(<!-- end -->)", re.DOTALL)
-"""A stretch of the README that is written from the rows: the directive, and what follows from it."""
+MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->(\n?)).*?(<!-- end -->)", re.DOTALL)
+"""A stretch of the README that is written from the rows, lines or words: the directive, and what follows from it."""
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def render() -> dict[Path, str]:
 
 def render_readme() -> str:
     """Return the README with its stretches of results written anew."""
-    return MARKED.sub(lambda found: found[1] + fill(found[2]) + "\n" + found[3], README.read_text())
+    return MARKED.sub(lambda found: found[1] + fill(found[2]) + found[3] + found[4], README.read_text())
 
 
 def fill(text: str) -> str:
