@@ -54,6 +54,7 @@ STUDY = {
     "continual-adacontrast": f"table1 {LONG} --only AdaContrast",
     "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --seeds 0-2",
     "share": f"share {WHOLE} {ELSEWHERE} --images 2000",
+    "share-anchor": f"share {WHOLE} {ELSEWHERE} --images 2000 --only '5 % anchor 0.02,25 % anchor 0.02'",
     **{
         f"batches-of-{n}": f"table1 {WHOLE} {ELSEWHERE} --images 1000 --batch-size {n} --only '{QUICK}'"
         for n in SIZES

@@ -50,7 +50,7 @@ NUMBERS: dict[str, Callable[[Summary], float]] = {"error": mean_error, "selected
 BATCH = "200"
 """Images a batch where a directive does not say: the paper's, on CIFAR."""
 MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->(\n?)).*?(<!-- end -->)", re.DOTALL)
-"""A stretch of the README that is written from the rows, lines or words: the directive, and what follows from it."""
+"""Lines or words of the README that are written from the rows: the directive, and what follows from it."""
 
 
 def main() -> None:
