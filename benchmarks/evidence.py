@@ -52,6 +52,7 @@ STUDY = {
     "continual-tent": f"table1 {LONG} --only 'Tent (cont.)' --seeds 0-2",
     "continual-sft": f"table1 {LONG} --only 'SFT (cont.)'",
     "continual-adacontrast": f"table1 {LONG} --only AdaContrast",
+    "continual-ecotta": f"table1 {LONG} --only EcoTTA",
     "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --seeds 0-2",
     "share": f"share {WHOLE} {ELSEWHERE} --images 2000",
     "share-anchor": f"share {WHOLE} {ELSEWHERE} --images 2000 --only '5 % anchor 0.02,25 % anchor 0.02'",

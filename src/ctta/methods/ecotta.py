@@ -93,7 +93,8 @@ class EcottaSettings:
         "cifar10-c": {"lr": 5e-3},
         "cifar100-c": {"lr": 5e-3},
         "imagenet-c": {"lr": 2.5e-4},
-        "embedded": {"lr": 5e-3, "warmup": EMBEDDED},
+        "embedded": {"lr": 0.1, "warmup": EMBEDDED},
+        "embedded-long": {"lr": 0.05, "warmup": EMBEDDED},
     },
     variants={"community": {}, "paper": {"two_step": False, "detach_parts": False, "lambda_r": 0.5}},
 )
