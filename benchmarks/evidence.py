@@ -73,7 +73,7 @@ STUDY = {
     "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
     "precision-bf16": f"table1 {WHOLE} --only '{CHECKED}' --images 2000",
     "cost": f"cost {FULL} --images 1000 --corruptions glass_blur,snow",
-    "importance": f"importance adapted {WHOLE} --images 2000",
+    "importance": f"importance adapted {WHOLE} --images 2000 --only PALM",
     **{name: f"{name} {WHOLE} --images 2000" for name in SWEEPS},
     "forgetting": f"forgetting {WHOLE} --images 2000",
     "mixed": f"mixed correlated {WHOLE} --images 1000 --only '{OTHERS}'",
