@@ -45,6 +45,7 @@ THIRD = (
     "KL(p||u),margin <=,no step without a sample,no gradient through the clean side,no gradient through the view,"
     "consistency of kept samples,source statistics,logits after the step,temperature grows,view before stage one"
 )
+"""The differences between the paper and its code, those that the paper states and the code has otherwise first."""
 SWEEPS = ("lambda", "temperature", "alpha", "optimizers", "pseudo-labels")
 STUDY = {
     "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
