@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from ctta.bench import archive
 from ctta.bench.archive import Archive
 from ctta.bench.published import experiment
 from ctta.bench.store import Store
-from ctta.bench.summary import Summary, corruption_of
-from ctta.bench.tables import SHARES, mean_error
+from ctta.bench.summary import Summary
+from ctta.bench.tables import SHARES, error_of, mean_error
 from ctta.methods import find
 from ctta.precision import check_precision
 from ctta.report import svg
@@ -87,7 +87,7 @@ def written(what: str, which: str, rest: str) -> str:
     found = kept(which)
     if what in NUMBERS:
         label, _, corruption = (part.strip() for part in rest.partition("|"))
-        return number_of(found, label, partial(error_on, corruption=corruption) if corruption else NUMBERS[what])
+        return number_of(found, label, error_of(corruption) if corruption else NUMBERS[what])
     if found is None:
         about = experiment(re.split("[@+/]", which)[0])
         return f"Not run yet: {about.title}." if what == "tables" else ""
@@ -105,14 +105,6 @@ def number_of(found: Archive | None, label: str, number: Callable[[Summary], flo
     """A number of a row, mean over its seeds."""
     runs = [run for entry in found.entries if entry.label == label for run in entry.runs] if found else []
     return f"{sum(map(number, runs)) / len(runs):.1f}" if runs else "not run"
-
-
-def error_on(run: Summary, corruption: str) -> float:
-    """Error on one corruption in %, mean over its stays."""
-    stays = [visit.error for visit in run.visits if corruption_of(visit.domain) == corruption]
-    if not stays:
-        raise ValueError(f"Expected a corruption of the stream, but got {corruption}.")
-    return sum(stays) / len(stays)
 
 
 @cache

@@ -40,6 +40,18 @@ def mean_error(run: Summary) -> float:
     return run.mean
 
 
+def error_of(corruption: str) -> Number:
+    """Error on one corruption in %, mean over its severities."""
+
+    def error(run: Summary) -> float:
+        found = [e for domain, e in run.error.items() if corruption_of(domain) == corruption]
+        if not found:
+            raise ValueError(f"Expected a corruption of the stream, but got {corruption}.")
+        return statistics.fmean(found)
+
+    return error
+
+
 def means(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
     """Mean error of every method beside the paper's."""
     return _beside(name, title, entries, notes, mean_error, "mean")
@@ -144,7 +156,7 @@ def corruptions(
     """Error per corruption and mean: three lines a method, ours, the paper's and the difference."""
     rows: list[tuple[Value, ...]] = []
     for entry in entries:
-        ours = [_of(entry, _error_of(name)) for name in names] + [_of(entry, mean_error)]
+        ours = [_of(entry, error_of(name)) for name in names] + [_of(entry, mean_error)]
         paper = [entry.published.get(name) for name in (*names, "mean")]
         rows.append((entry.label, "ours", *(spread.mean if spread else "not run" for spread in ours)))
         if entry.published:
@@ -274,13 +286,6 @@ def _known(values: Sequence[float | None]) -> float | None:
 
 def _seconds(which: str) -> Number:
     return lambda run: run.seconds[which]
-
-
-def _error_of(corruption: str) -> Number:
-    def error(run: Summary) -> float:
-        return statistics.fmean(e for domain, e in run.error.items() if corruption_of(domain) == corruption)
-
-    return error
 
 
 def _difference(ours: Spread | None, paper: float | None) -> Difference | None:
