@@ -142,6 +142,35 @@ def test_archives_of_different_rows_join_to_the_whole_table_in_any_order(kept, t
         assert {cell["key"] for cell in joined.cells} == {cell["key"] for cell in whole.cells}
 
 
+def test_a_row_that_two_archives_have_with_one_seed_counts_once_as_it_was_run_last(kept, tmp_path):
+    file = file_of(kept[0], "pseudo-labels")
+    header, *cells = [json.loads(line) for line in file.read_text().splitlines()]
+    other = {cell["key"]: f"h{cell['key'][1:]}" for cell in cells}  # another version of the code, another key
+    header["rows"] = {place: [other[key] for key in keys] for place, keys in header["rows"].items()}
+    header["command"] += " --later"
+    for cell in cells:
+        cell["key"], cell["finished"] = other[cell["key"]], cell["finished"] + 60
+    again = tmp_path / "again.jsonl"
+    again.write_text("".join(json.dumps(line) + "\n" for line in (header, *cells)))
+    first, last = archive.read(file), archive.read(again)
+    for parts in ([first, last], [last, first]):
+        joined = archive.merge(parts)
+        assert joined.result.keys == last.result.keys
+        assert joined.runs.keys() == {cell["key"] for cell in joined.cells} == last.runs.keys()
+        assert joined.command == last.command
+        assert joined.result.notes.count("Mean over the seeds 0, 1.") == 1
+
+
+def test_a_cell_is_called_by_the_row_of_its_file_whoever_ran_it_first(kept, tmp_path):
+    header, *cells = [json.loads(line) for line in file_of(kept[0], "pseudo-labels").read_text().splitlines()]
+    lines = (header, *({**cell, "label": "official"} for cell in cells))
+    file = tmp_path / "shared.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Store(tmp_path / "s.sqlite") as store:
+        archive.restore(file, store)
+        assert {record.label for record in store.cells()} == {"Pseudo-labels", "PALM"}
+
+
 def test_archives_of_different_experiments_do_not_join(kept):
     folder, _ = kept
     with pytest.raises(DataError, match="one experiment, but got adapted, cost"):

@@ -85,6 +85,9 @@ def read(file: Path) -> Archive:
         header, *cells = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
         if header["format"] != FORMAT:
             raise DataError(f"{file} has format {header['format']}, and this version reads {FORMAT}.")
+        names = {key: place.partition(" / ")[2] for place, keys in header["rows"].items() for key in keys}
+        # a cell that several experiments share is called in the store what the first of them calls it
+        cells = [{**cell, "label": names[cell["key"]]} for cell in cells]
         runs = {cell["key"]: _summary(cell) for cell in cells}
         about = experiment(header["experiment"])
         entries = []
@@ -109,7 +112,10 @@ def read(file: Path) -> Archive:
 
 
 def merge(archives: Sequence[Archive]) -> Archive:
-    """Join archives of one experiment that hold different rows or seeds of it; a cell in several counts once."""
+    """Join archives of one experiment that hold different rows or seeds of it.
+
+    A row that several of them have with one seed counts once: as it was run last.
+    """
     first = archives[0].result
     about = first.experiment
     if any(archive.result.experiment.name != about.name for archive in archives):
@@ -118,17 +124,18 @@ def merge(archives: Sequence[Archive]) -> Archive:
     precisions = sorted({found for archive in archives for found in archive.precisions})
     if len(precisions) > 1:
         raise DataError(f"Expected archives of one precision, but got {', '.join(precisions)}.")
-    runs = {key: run for archive in archives for key, run in archive.runs.items()}
-    found: dict[tuple[str, str], dict[str, Summary]] = {}
+    found: dict[tuple[str, str], dict[int, Summary]] = {}
     published = {}
     for entry in (entry for archive in archives for entry in archive.entries):
         place = (entry.dataset, entry.label)
-        found.setdefault(place, {}).update({run.record.key: run for run in entry.runs})
+        by_seed = found.setdefault(place, {})
+        for run in entry.runs:
+            by_seed[_seed(run)] = max(by_seed.get(_seed(run), run), run, key=_finished)
         published[place] = entry.published
     order = {line.label: place for place, line in enumerate(about.rows)}
     entries = [
-        Entry(dataset, label, tuple(sorted(cells.values(), key=_seed)), published[dataset, label])
-        for (dataset, label), cells in sorted(found.items(), key=lambda item: (item[0][0], order[item[0][1]]))
+        Entry(dataset, label, tuple(by_seed[seed] for seed in sorted(by_seed)), published[dataset, label])
+        for (dataset, label), by_seed in sorted(found.items(), key=lambda item: (item[0][0], order[item[0][1]]))
     ]
     notes = dict.fromkeys(note for archive in archives for note in archive.result.notes)
     seeds = about_seeds({entry.label: [_seed(run) for run in entry.runs] for entry in entries})
@@ -140,13 +147,20 @@ def merge(archives: Sequence[Archive]) -> Archive:
         corruptions=first.corruptions,
         keys={f"{e.dataset} / {e.label}": [run.record.key for run in e.runs] for e in entries},
     )
-    cells = {cell["key"]: cell for archive in archives for cell in archive.cells}
-    command = "\n".join(dict.fromkeys(archive.command for archive in archives))
+    runs = {run.record.key: run for entry in entries for run in entry.runs}
+    cells = {cell["key"]: cell for archive in archives for cell in archive.cells if cell["key"] in runs}
+    command = "\n".join(
+        dict.fromkeys(archive.command for archive in archives if runs.keys() & archive.runs.keys())
+    )
     return Archive(command, result, tuple(entries), runs, tuple(cells.values()))
 
 
 def _seed(run: Summary) -> int:
     return int(run.record.manifest["seed"])
+
+
+def _finished(run: Summary) -> float:
+    return run.record.finished or 0.0
 
 
 def restore(file: Path, store: Store) -> int:
