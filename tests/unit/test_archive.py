@@ -77,7 +77,9 @@ def test_a_store_made_of_kept_files_gives_the_same_summaries_and_a_page(kept, tm
         for key, run in {**archive.read(files[0]).runs, **archive.read(files[1]).runs}.items():
             again = summarise(store, store.cell(key))
             assert (again.visits, again.clean_error) == (run.visits, run.clean_error)
-        assert "contrast" in render(store)
+        page = render(store)
+        assert "contrast" in page
+        assert "12 images in 6 batches" in page, "batches as they were run, though only stays are kept"
 
 
 def test_the_file_says_which_command_gives_its_numbers_again(kept):

@@ -176,7 +176,8 @@ def enter(archive: Archive, store: Store) -> int:
     entered = 0
     for cell in archive.cells:
         rows = [replace(BatchRow.from_dict(row), batch=place) for place, row in enumerate(cell["stays"])]
-        claim = store.claim(cell["key"], cell["label"], cell["manifest"], len(rows))
+        manifest = {**cell["manifest"], "batches": cell["batches"]}  # what its rows no longer tell
+        claim = store.claim(cell["key"], cell["label"], manifest, len(rows))
         if claim is not None:
             store.append(cell["key"], rows, list(enumerate(cell["domains"])))
             store.finish(cell["key"])

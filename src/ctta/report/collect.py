@@ -328,7 +328,7 @@ def _facts(record: CellRecord) -> dict[str, str]:
     manifest, cell = record.manifest, record.manifest.get("cell", {})
     setting = dict(manifest.get("setting", {}))
     part = cell.get("images")
-    images = f"{manifest.get('samples', 0):,} images in {record.total:,} batches"
+    images = f"{manifest.get('samples', 0):,} images in {manifest.get('batches', record.total):,} batches"
     facts = {
         "model": str(cell.get("model", "model")).removesuffix(":"),
         "data": str(cell.get("data", "data")),
