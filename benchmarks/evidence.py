@@ -7,7 +7,8 @@ still there, so this may be stopped and started at will. `make docs` writes docs
 
     python benchmarks/evidence.py --list                              # what is left to run
     python benchmarks/evidence.py --store ~/evidence.sqlite --processes 2 --threads 1
-    python benchmarks/evidence.py --store ~/evidence.sqlite differences
+    python benchmarks/evidence.py --store ~/evidence.sqlite temperature alpha
+    python benchmarks/evidence.py --verify continual-source           # run again, compare with the rows kept here
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import argparse
 import shlex
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+from ctta.bench import archive
 from ctta.corruptions import EXTRA
 
 ROWS = Path(__file__).with_name("evidence")
@@ -92,10 +96,13 @@ DONE = "done.txt"
 
 
 def main() -> None:
-    """Run all parts, or some."""
+    """Run all parts, or some; or run some again and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("parts", nargs="*", help="some of the parts (default: all)")
+    parser.add_argument("parts", nargs="*", help="some of the parts (default: all that are not done)")
     parser.add_argument("--list", action="store_true", help="print the commands")
+    parser.add_argument(
+        "--verify", action="store_true", help="run parts that are done again, keep nothing, compare"
+    )
     parser.add_argument("--store", type=Path, default=Path("runs/evidence.sqlite"))
     parser.add_argument("--processes", default="2")
     parser.add_argument("--threads", default="1")
@@ -103,17 +110,48 @@ def main() -> None:
     unknown = sorted(set(arguments.parts) - set(STUDY))
     if unknown:
         parser.error(f"there is no part {', '.join(unknown)}; parts: {', '.join(STUDY)}")
-    for name in arguments.parts or [name for name in STUDY if name not in done()]:
-        if arguments.list:
-            print(f"{name:22}ctta reproduce {STUDY[name]}")
-            continue
-        words = ["--processes", arguments.processes, "--threads", arguments.threads]
-        words += ["--store", str(arguments.store), "--rows", str(ROWS)]
-        command = [sys.executable, "-m", "ctta", "reproduce", *shlex.split(STUDY[name]), *words]
-        print("$", shlex.join(command), flush=True)
-        subprocess.run(command, check=True)
-        parts = dict.fromkeys([*done(), name])  # read again: another process may have added to it meanwhile
-        (ROWS / DONE).write_text("".join(f"{part}\n" for part in parts))
+    if arguments.verify and not arguments.parts:
+        parser.error("--verify needs the names of parts that are done")
+    wanted = arguments.parts or [name for name in STUDY if name not in done()]
+    engine = ["--processes", arguments.processes, "--threads", arguments.threads]
+    if arguments.list:
+        print(*(f"{name:22}ctta reproduce {STUDY[name]}" for name in wanted), sep="\n")
+    elif arguments.verify:
+        differing = [line for name in wanted for line in verify(name, engine)]
+        sys.exit("\n".join(differing) if differing else None)
+    else:
+        for name in wanted:
+            run(name, engine, arguments.store, ROWS)
+            parts = dict.fromkeys([*done(), name])  # read again: another process may have added to it meanwhile
+            (ROWS / DONE).write_text("".join(f"{part}\n" for part in parts))
+
+
+def run(name: str, engine: list[str], store: Path, rows: Path) -> None:
+    """Run a part into a store, and keep its rows in a folder."""
+    words = [*shlex.split(STUDY[name]), *engine, "--store", str(store), "--rows", str(rows)]
+    command = [sys.executable, "-m", "ctta", "reproduce", *words]
+    print("$", shlex.join(command), flush=True)
+    subprocess.run(command, check=True)
+
+
+def verify(name: str, engine: list[str]) -> Iterator[str]:
+    """Run a part again, in a store of its own; returns the rows that came out otherwise than those kept here."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder)
+        run(name, engine, rows / "again.sqlite", rows)
+        for file in sorted(rows.glob("*.jsonl")):
+            yield from compare(archive.read(ROWS / file.name), archive.read(file))
+
+
+def compare(kept: archive.Archive, again: archive.Archive) -> Iterator[str]:
+    """Compare what was right and wrong, stay by stay; prints the rows that agree and returns those that do not."""
+    for before, after in zip(kept.entries, again.entries, strict=True):
+        for old, new in zip(before.runs, after.runs, strict=True):
+            row = f"{before.label}, seed {old.record.manifest['seed']}"
+            if old.visits == new.visits:
+                print(f"{row}: identical, {sum(visit.wrong for visit in old.visits):,} images wrong")
+            else:
+                yield f"{row}: {old.mean:.2f} % is kept, {new.mean:.2f} % came out"
 
 
 def done() -> list[str]:

@@ -49,6 +49,29 @@ def test_every_row_has_a_manifest_and_the_command_that_makes_it_again(file):
         assert all(re.fullmatch(r"[0-9a-f]{12,}", manifest[name]) for name in ("weights", "stream"))
 
 
+@pytest.fixture(scope="module")
+def study():
+    return runpy.run_path(str(ROOT / "benchmarks" / "evidence.py"))
+
+
+def test_parts_that_are_done_are_parts_of_the_study(study):
+    assert set(study["done"]()) <= study["STUDY"].keys()
+
+
+def test_rows_that_came_out_otherwise_are_named_and_equal_ones_are_not(study, tmp_path, capsys):
+    (source,) = [file for file in FILES if file.stem == "table1.cifar10-c.embedded.BN-1.seeds-0-1-2"]
+    header, *cells = [json.loads(line) for line in source.read_text().splitlines()]
+    cells[1]["stays"][3]["wrong"] += 1500
+    cells[1]["stays"][3]["counts"]["defocus_blur-5"][1] += 1500
+    other = tmp_path / source.name
+    other.write_text("".join(json.dumps(line) + "\n" for line in (header, *cells)))
+    kept = archive.read(source)
+    assert list(study["compare"](kept, kept)) == []
+    (line,) = study["compare"](kept, archive.read(other))
+    assert line == "BN-1, seed 1: 21.99 % is kept, 22.99 % came out"
+    assert capsys.readouterr().out.count("BN-1, seed 2: identical, 32,986 images wrong") == 2
+
+
 def test_a_directive_without_rows_says_so_and_an_unknown_one_is_refused(results):
     text = results["fill"]("{{error table3: PALM}} {{tables table3}}{{figures table3: cost}}")
     assert text == f"not run Not run yet: {experiment('table3').title}."
