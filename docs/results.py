@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from ctta.report import svg
 from ctta.report.collect import collect
 from ctta.report.figures import figures_of, styles_of
 from ctta.report.page import HALF, WIDE
+from ctta.tables import Table
 
 HERE = Path(__file__).parent
 ROWS = HERE.parent / "benchmarks" / "evidence"
@@ -97,8 +98,18 @@ def written(what: str, which: str, rest: str) -> str:
         return "\n".join(line for line in found.result.tables[0].markdown().splitlines() if line.startswith("|"))
     if what != "tables":
         raise ValueError(f"Expected tables, short, figures, error or selected in a directive, but got {what}.")
-    tables = "\n".join(table.markdown() for table in found.result.tables)
-    return f"{tables}\n```\n{found.command}\n```"
+    return f"{headed(found.result.tables)}\n```\n{found.command}\n```"
+
+
+def headed(tables: Sequence[Table]) -> str:
+    """Tables of one experiment under one heading; below it in which way they are not the paper's."""
+    about, _, labels = tables[0].title.partition(" [")
+    parts = [f"### {about[0].upper()}{about[1:]}", *([f"*{labels.removesuffix(']')}*"] if labels else [])]
+    for table in tables:
+        own = table.title.removeprefix(tables[0].title).removeprefix(", ")
+        parts += [f"#### {own.capitalize()}"] if own else []
+        parts.append(table.markdown().partition("\n\n")[2].strip())
+    return "\n\n".join([*parts, ""])
 
 
 def number_of(found: Archive | None, label: str, number: Callable[[Summary], float]) -> str:
