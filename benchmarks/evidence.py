@@ -62,6 +62,7 @@ STUDY = {
     "continual-ecotta": f"table1 {LONG} --only EcoTTA",
     "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --seeds 0-2",
     "share": f"share {WHOLE} {ELSEWHERE} --images 2000",
+    "share-bn1": f"share {WHOLE} {ELSEWHERE} --images 2000 --only BN-1",
     "share-anchor": f"share {WHOLE} {ELSEWHERE} --images 2000 --only '5 % anchor 0.02,25 % anchor 0.02'",
     **{
         f"batches-of-{n}": f"table1 {WHOLE} {ELSEWHERE} --images 1000 --batch-size {n} --only '{QUICK}'"
