@@ -215,6 +215,14 @@ def test_in_bf16_every_cell_is_and_its_files_are_named_so(empty):
     assert {item.cell.precision for item in plan(experiment("table1"), Options())} == {"full"}
 
 
+def test_names_of_files_stay_short_and_tell_any_rows_apart():
+    rows = tuple(line.label for line in experiment("differences").rows)
+    some = [Options(dataset="cifar10-c", only=chosen).tag for chosen in (rows, rows[:-1], rows[1:], rows[:9])]
+    assert len(set(some)) == 4
+    assert all(len(f"pseudo-labels.{tag}.jsonl") <= 143 for tag in some)
+    assert all(tag.startswith("cifar10-c.") for tag in some)
+
+
 # ---------------------------------------------------------------- the command
 
 

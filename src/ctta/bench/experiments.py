@@ -7,6 +7,7 @@ images) gets one, and then every title says so.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ from ctta.tables import Table
 
 EMBEDDED = "embedded"
 SUBSTITUTE_BATCH = 200
+LONGEST_TAG = 120
+"""Letters of a tag at the most: some file systems take names of 143."""
 SPOKEN = {
     "wrn-28-10": "WRN-28-10",
     "resnext-29": "ResNeXt-29",
@@ -101,7 +104,11 @@ class Options:
         parts += [self.precision] if self.precision != "full" else []
         parts += ["-".join(self.only)] if self.only is not None else []
         parts += [f"seeds-{'-'.join(map(str, self.seeds))}"] if self.seeds != (0,) else []
-        return ".".join("".join(c if c.isalnum() or c in "-_" else "-" for c in part) for part in parts if part)
+        words = ".".join("".join(c if c.isalnum() or c in "-_" else "-" for c in part) for part in parts if part)
+        if len(words) <= LONGEST_TAG:
+            return words
+        mark = hashlib.sha256(words.encode()).hexdigest()[:8]  # what tells it from others that begin alike
+        return f"{words[: LONGEST_TAG - len(mark) - 1]}-{mark}"
 
 
 @dataclass(frozen=True)
