@@ -87,7 +87,7 @@ def written(what: str, which: str, rest: str) -> str:
     """What one directive stands for."""
     found = kept(which)
     if what in NUMBERS:
-        label, _, corruption = (part.strip() for part in rest.partition("|"))
+        label, _, corruption = (part.strip() for part in rest.partition(" | "))
         return number_of(found, label, error_of(corruption) if corruption else NUMBERS[what])
     if found is None:
         about = experiment(re.split("[@+/]", which)[0])

@@ -152,5 +152,6 @@ def test_a_directive_may_ask_for_one_corruption_or_for_the_selected_share(result
     fill = results["fill"]
     assert fill("{{error table1/bf16: BN-1 | fog}} {{error table1/bf16: BN-1 | brightness}}") == "16.0 11.4"
     assert 0 < float(fill("{{selected speed: exact}}")) < 100
+    assert fill("{{error differences@2000/bf16: KL(p||u)}}") == "20.7", "a row may have the sign in its name"
     with pytest.raises(ValueError, match="but got mist"):
         fill("{{error table1/bf16: BN-1 | mist}}")
