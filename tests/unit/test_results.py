@@ -37,6 +37,13 @@ def test_the_figures_are_those_of_the_rows(results):
     assert there == results["figures"](), "run `make docs`"
 
 
+def test_the_line_of_a_sweep_is_named_by_its_method_not_by_one_of_its_points(results):
+    drawing = results["drawings"](results["kept"]("lambda@2000/bf16"))["palm-lam"]
+    assert ">palm: mean error by lam<" in drawing
+    assert ">palm</text>" in drawing
+    assert ">lambda = 0.01" not in drawing
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_row_has_a_manifest_and_the_command_that_makes_it_again(file):
     kept = archive.read(file)

@@ -172,14 +172,13 @@ def _sweeps_by_setting(board: Board) -> list[list[Sweep]]:
 
 def _sweep(board: Board, group: Sequence[Sweep], styles: Styles) -> Figure:
     method, setting = group[0].method, group[0].setting
-    name = _hub(board, group[0]) or method
     sign = SIGNS.get(setting, setting)
     series = []
     for k, sweep in enumerate(group):
         style = Style(styles.get(_hub(board, sweep), Style(COLOURS[0])).colour if len(group) == 1 else COLOURS[k])
         series.append(
             Series(
-                name if len(group) == 1 else _others(sweep, group),
+                method if len(group) == 1 else _others(sweep, group),
                 style,
                 tuple((value, entry.mean) for value, entry in sweep.points),
                 tuple(entry.std or 0.0 for _, entry in sweep.points),
@@ -193,8 +192,8 @@ def _sweep(board: Board, group: Sequence[Sweep], styles: Styles) -> Figure:
     y = nice_axis(ends, "mean error (%)")
     return Figure(
         f"{method}-{setting}",
-        f"{name}: mean error by {setting}",
-        f"Runs of {name} that differ in {setting} alone; bars are one standard deviation over seeds. "
+        f"{method}: mean error by {setting}",  # labels of entries name points: "T = 50"
+        f"Runs of {method} that differ in {setting} alone; bars are one standard deviation over seeds. "
         f"{board.origin([entry for sweep in group for _, entry in sweep.points])}",
         lambda width: line_chart(series, width, x=x, y=y, dots=True),
     )
