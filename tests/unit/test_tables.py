@@ -10,7 +10,7 @@ from ctta.bench import tables
 from ctta.bench.cell import Cell
 from ctta.bench.seeds import over_seeds, spread_of
 from ctta.bench.store import CellRecord
-from ctta.bench.summary import Summary
+from ctta.bench.summary import Summary, Visit
 from ctta.bench.tables import Entry
 from ctta.tables import Column, Difference, Table, columns
 
@@ -221,6 +221,17 @@ def test_a_row_that_did_not_run_has_no_number_anywhere():
 def test_a_gradual_table_has_all_three_weightings():
     table = tables.gradual("t", "T", [Entry("d", "PALM", (run(10.0),), {"mean": 9.5})])
     assert table.rows[0][2:] == (10.0, 9.5, 0.5, 11.0, 12.0)
+
+
+def test_a_recurring_table_has_every_pass():
+    visits = tuple(
+        Visit(domain, 100, wrong)
+        for domain, wrong in zip(["fog-5", "contrast-5"] * 3, (20, 30, 10, 20, 4, 6), strict=True)
+    )
+    table = tables.recurring("t", "T", [Entry("d", "PALM", (run(15.0, visits=visits),)), Entry("d", "LAW")])
+    assert table.heads == ("dataset", "method", "ours", "pass 1", "pass 2", "pass 3")
+    assert table.rows == (("d", "PALM", 15.0, 25.0, 15.0, 5.0), ("d", "LAW", "not run", None, None, None))
+    assert tables.recurring("t", "T", [Entry("d", "LAW")]).heads == ("dataset", "method", "ours")
 
 
 def test_forgetting_is_shown_as_accuracy_and_its_worst_seed_is_the_lowest():

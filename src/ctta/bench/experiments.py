@@ -516,5 +516,5 @@ def _tables(
         return (tables.shares(name, title, entries, notes),)
     if view == "forgetting":
         return (tables.forgetting(name, title, entries, notes),)
-    make = tables.gradual if experiment.setting == "gradual" else tables.means
+    make = {"gradual": tables.gradual, "recurring": tables.recurring}.get(experiment.setting, tables.means)
     return (make(name, title, entries, notes),)

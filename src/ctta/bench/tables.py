@@ -66,6 +66,26 @@ def gradual(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str
     return _beside(name, title, entries, notes, mean_error, "mean", more)
 
 
+def recurring(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
+    """Mean error of a stream that comes back to its domains: over all of it, and in every pass."""
+    passes = max((passes_of(run) for entry in entries for run in entry.runs), default=1)
+    more = {f"pass {k + 1}": _error_in_pass(k) for k in range(passes if passes > 1 else 0)}
+    return _beside(name, title, entries, notes, mean_error, "mean", more)
+
+
+def passes_of(run: Summary) -> int:
+    """How many times a stream goes through its domains."""
+    return len(run.visits) // max(len(run.error), 1)
+
+
+def _error_in_pass(k: int) -> Number:
+    def error(run: Summary) -> float:
+        stays = run.visits[k * len(run.error) : (k + 1) * len(run.error)]
+        return statistics.fmean(visit.error for visit in stays) if stays else math.nan
+
+    return error
+
+
 def shares(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
     """Share of the adaptable parameters selected beside the paper's; moved, and ever selected by the end."""
     more = {share: number for share, number in SHARES.items() if share != "selected"}
