@@ -11,6 +11,7 @@ and its scale: `NAME`, `NAME@2000` at 2,000 images a domain, `NAME@2000x10` so i
     {{error WHICH: LABEL}}    mean error of a row, in %
     {{error WHICH: LABEL | fog}}    the same on one corruption alone
     {{selected WHICH: LABEL}}       share of the adaptable parameters a row selects, in %
+    {{clean WHICH: LABEL}}          accuracy on clean images with batch statistics, mean over tasks, in %
 
 A test fails when page and rows differ. Run with `make docs`.
 """
@@ -47,7 +48,11 @@ DIRECTIVE = re.compile(r"\{\{(\w+) ([^}:]+?)(?:: ([^}]+))?\}\}")
 WHICH = re.compile(r"([^@/+]+)(?:@(\d+)(?:x(\d+))?)?(?:\+([\w-]+))?(?:/(\w+))?")
 PRESET = "embedded"
 """Settings of the methods where a directive does not say: those of the embedded model."""
-NUMBERS: dict[str, Callable[[Summary], float]] = {"error": mean_error, "selected": SHARES["selected"]}
+NUMBERS: dict[str, Callable[[Summary], float]] = {
+    "error": mean_error,
+    "selected": SHARES["selected"],
+    "clean": lambda run: 100 - run.clean_error["batch_mean"],
+}
 BATCH = "200"
 """Images a batch where a directive does not say: the paper's, on CIFAR."""
 MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->(\n?)).*?(<!-- end -->)", re.DOTALL)
@@ -97,7 +102,7 @@ def written(what: str, which: str, rest: str) -> str:
     if what == "short":
         return "\n".join(line for line in found.result.tables[0].markdown().splitlines() if line.startswith("|"))
     if what != "tables":
-        raise ValueError(f"Expected tables, short, figures, error or selected in a directive, but got {what}.")
+        raise ValueError(f"Expected tables, short, figures, {', '.join(NUMBERS)} in a directive, but got {what}.")
     return f"{headed(found.result.tables)}\n```\n{found.command}\n```"
 
 

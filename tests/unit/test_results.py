@@ -155,10 +155,11 @@ def test_a_directive_means_rows_of_its_own_preset_alone(results):
     assert fits(cell("bn1", "embedded"), "embedded-long"), "BN-1 has nothing to set"
 
 
-def test_a_directive_may_ask_for_one_corruption_or_for_the_selected_share(results):
+def test_a_directive_may_ask_for_one_corruption_the_selected_share_or_clean_accuracy(results):
     fill = results["fill"]
     assert fill("{{error table1/bf16: BN-1 | fog}} {{error table1/bf16: BN-1 | brightness}}") == "16.0 11.4"
     assert 0 < float(fill("{{selected speed: exact}}")) < 100
+    assert fill("{{clean forgetting@2000/bf16: Source (batch statistics)}}") == "91.2"
     assert fill("{{error differences@2000/bf16: KL(p||u)}}") == "20.7", "a row may have the sign in its name"
     with pytest.raises(ValueError, match="but got mist"):
         fill("{{error table1/bf16: BN-1 | mist}}")
