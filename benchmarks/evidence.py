@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ctta.bench import archive
+from ctta.bench.archive import seed_of
 from ctta.corruptions import EXTRA
 
 ROWS = Path(__file__).with_name("evidence")
@@ -111,8 +112,8 @@ def main() -> None:
     unknown = sorted(set(arguments.parts) - set(STUDY))
     if unknown:
         parser.error(f"there is no part {', '.join(unknown)}; parts: {', '.join(STUDY)}")
-    if arguments.verify and not arguments.parts:
-        parser.error("--verify needs the names of parts that are done")
+    if arguments.verify and not (arguments.parts and set(arguments.parts) <= set(done())):
+        parser.error(f"--verify needs the names of parts that are done: {', '.join(done())}")
     wanted = arguments.parts or [name for name in STUDY if name not in done()]
     engine = ["--processes", arguments.processes, "--threads", arguments.threads]
     if arguments.list:
@@ -146,9 +147,10 @@ def verify(name: str, engine: list[str]) -> Iterator[str]:
 
 def compare(kept: archive.Archive, again: archive.Archive) -> Iterator[str]:
     """Compare what was right and wrong, stay by stay; prints the rows that agree and returns those that do not."""
-    for before, after in zip(kept.entries, again.entries, strict=True):
-        for old, new in zip(before.runs, after.runs, strict=True):
-            row = f"{before.label}, seed {old.record.manifest['seed']}"
+    found = {(entry.label, seed_of(run)): run for entry in again.entries for run in entry.runs}
+    for entry in kept.entries:  # by label and seed: an experiment may have got further rows since
+        for old in entry.runs:
+            row, new = f"{entry.label}, seed {seed_of(old)}", found[entry.label, seed_of(old)]
             if old.visits == new.visits:
                 print(f"{row}: identical, {sum(visit.wrong for visit in old.visits):,} images wrong")
             else:

@@ -130,7 +130,7 @@ def merge(archives: Sequence[Archive]) -> Archive:
         place = (entry.dataset, entry.label)
         by_seed = found.setdefault(place, {})
         for run in entry.runs:
-            by_seed[_seed(run)] = max(by_seed.get(_seed(run), run), run, key=_finished)
+            by_seed[seed_of(run)] = max(by_seed.get(seed_of(run), run), run, key=_finished)
         published[place] = entry.published
     order = {line.label: place for place, line in enumerate(about.rows)}
     entries = [
@@ -138,7 +138,7 @@ def merge(archives: Sequence[Archive]) -> Archive:
         for (dataset, label), by_seed in sorted(found.items(), key=lambda item: (item[0][0], order[item[0][1]]))
     ]
     notes = dict.fromkeys(note for archive in archives for note in archive.result.notes)
-    seeds = about_seeds({entry.label: [_seed(run) for run in entry.runs] for entry in entries})
+    seeds = about_seeds({entry.label: [seed_of(run) for run in entry.runs] for entry in entries})
     result = made_of(
         about,
         first.title,
@@ -155,7 +155,8 @@ def merge(archives: Sequence[Archive]) -> Archive:
     return Archive(command, result, tuple(entries), runs, tuple(cells.values()))
 
 
-def _seed(run: Summary) -> int:
+def seed_of(run: Summary) -> int:
+    """Seed of a run."""
     return int(run.record.manifest["seed"])
 
 

@@ -122,18 +122,19 @@ def nondecreasing_note(entries: Sequence[Entry]) -> str:
 
 def forgetting(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
     """Accuracy on clean images: mean over tasks and after the last, with batch and with source statistics."""
-
-    def accuracy(which: str) -> Number:
-        return lambda run: 100 - run.clean_error[which]
-
     more = {
-        "after the last task": accuracy("batch_last"),
-        "source statistics": accuracy("source_mean"),
-        "source statistics, last": accuracy("source_last"),
+        "after the last task": clean_accuracy("batch_last"),
+        "source statistics": clean_accuracy("source_mean"),
+        "source statistics, last": clean_accuracy("source_last"),
     }
     return _beside(
-        name, title, entries, notes, accuracy("batch_mean"), "clean_accuracy", more, digits=2, worst=min
+        name, title, entries, notes, clean_accuracy("batch_mean"), "clean_accuracy", more, digits=2, worst=min
     )
+
+
+def clean_accuracy(which: str) -> Number:
+    """Accuracy on clean images in %, by a key of `Summary.clean_error`."""
+    return lambda run: 100 - run.clean_error[which]
 
 
 def _beside(
