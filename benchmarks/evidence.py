@@ -35,7 +35,7 @@ LONG = f"{WHOLE} --preset embedded-long"
 TEACHERS = "CoTTA,DSS"
 OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
 PUBLISHED = "Source,BN-1,Tent (cont.),AdaContrast,SFT (cont.),LAW,PALM"
-"""Of the paper's table of gradual streams, without CoTTA: it and DSS take three hours on 675 batches, so each has a part."""
+"""Of the paper's table of gradual streams. CoTTA and DSS take three hours on 675 batches, so each has a part."""
 QUICK = "Source,BN-1,Tent (cont.),PALM"
 SIZES = (10, 50, 200)
 ELSEWHERE = f"--corruptions {','.join(sorted(EXTRA))}"
