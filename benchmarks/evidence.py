@@ -36,6 +36,8 @@ TEACHERS = "CoTTA,DSS"
 OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
 PUBLISHED = "Source,BN-1,Tent (cont.),AdaContrast,SFT (cont.),LAW,PALM"
 """Of the paper's table of gradual streams. CoTTA and DSS take three hours on 675 batches, so each has a part."""
+ADVISED = "PALM careful,PALM bold"
+"""What docs/choosing.md advises for models without a preset."""
 QUICK = "Source,BN-1,Tent (cont.),PALM"
 SIZES = (10, 50, 200)
 ELSEWHERE = f"--corruptions {','.join(sorted(EXTRA))}"
@@ -75,6 +77,7 @@ STUDY = {
         for k, rows in enumerate((FIRST, SECOND, THIRD), 1)
     },
     "anchor": f"anchor {WHOLE} --only 'rate 2e-3 anchor 0.02'",
+    "anchor-careful": f"anchor {WHOLE} --only careful",
     "resets": f"resets {WHOLE} --images 2000",
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
     "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
@@ -85,8 +88,10 @@ STUDY = {
     "forgetting": f"forgetting {WHOLE} --images 2000",
     "mixed": f"mixed correlated {WHOLE} --images 1000 --only '{OTHERS}'",
     "mixed-teachers": f"mixed correlated {WHOLE} --images 1000 --only {TEACHERS}",
+    "mixed-advised": f"mixed correlated {WHOLE} --images 1000 --only '{ADVISED}'",
     "recurring": f"recurring {WHOLE} --images 1000 --only '{OTHERS}'",
     "recurring-teachers": f"recurring {WHOLE} --images 1000 --only {TEACHERS}",
+    "recurring-advised": f"recurring {WHOLE} --images 1000 --only '{ADVISED}'",
     "gradual": f"gtta {LONG} --images 1000 --only '{PUBLISHED}'",
     "gradual-ecotta": f"gradual {LONG} --images 1000 --only EcoTTA",
     "gradual-cotta": f"gtta {LONG} --images 1000 --only CoTTA",
