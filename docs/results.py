@@ -9,7 +9,7 @@ and its scale: `NAME`, `NAME@2000` at 2,000 images a domain, `NAME@2000x10` so i
     {{short WHICH}}           the lines of the first table only
     {{figures WHICH: A, B}}   figures by their names
     {{error WHICH: LABEL}}    mean error of a row, in %
-    {{error WHICH: LABEL | fog}}    the same on one corruption alone
+    {{error WHICH: LABEL | fog}}    the same on one corruption alone, or at one severity (LABEL | 3)
     {{selected WHICH: LABEL}}       share of the adaptable parameters a row selects, in %
     {{clean WHICH: LABEL}}          accuracy on clean images with batch statistics, mean over tasks, in %
 
@@ -18,7 +18,9 @@ A test fails when page and rows differ. Run with `make docs`.
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -30,7 +32,7 @@ from ctta.bench.archive import Archive
 from ctta.bench.published import experiment
 from ctta.bench.store import Store
 from ctta.bench.summary import Summary
-from ctta.bench.tables import SHARES, clean_accuracy, error_of, mean_error
+from ctta.bench.tables import SHARES, clean_accuracy, error_at, error_of, mean_error
 from ctta.methods import find
 from ctta.precision import check_precision
 from ctta.report import svg
@@ -92,8 +94,9 @@ def written(what: str, which: str, rest: str) -> str:
     """What one directive stands for."""
     found = kept(which)
     if what in NUMBERS:
-        label, _, corruption = (part.strip() for part in rest.partition(" | "))
-        return number_of(found, label, error_of(corruption) if corruption else NUMBERS[what])
+        label, _, where = (part.strip() for part in rest.partition(" | "))
+        narrow = error_at if where.isdigit() else error_of
+        return number_of(found, label, narrow(where) if where else NUMBERS[what])
     if found is None:
         about = experiment(re.split("[@+/]", which)[0])
         return f"Not run yet: {about.title}." if what == "tables" else ""
@@ -120,7 +123,12 @@ def headed(tables: Sequence[Table]) -> str:
 def number_of(found: Archive | None, label: str, number: Callable[[Summary], float]) -> str:
     """A number of a row, mean over its seeds."""
     runs = [run for entry in found.entries if entry.label == label for run in entry.runs] if found else []
-    return f"{sum(map(number, runs)) / len(runs):.1f}" if runs else "not run"
+    if not runs:
+        return "not run"
+    mean = statistics.fmean(map(number, runs))
+    if math.isnan(mean):
+        raise ValueError(f"Expected a number that the rows of {label} have, but got none.")
+    return f"{mean:.1f}"
 
 
 @cache

@@ -155,6 +155,13 @@ def test_a_directive_means_rows_of_its_own_preset_alone(results):
     assert fits(cell("bn1", "embedded"), "embedded-long"), "BN-1 has nothing to set"
 
 
+def test_a_directive_may_ask_for_one_severity_of_those_there_are(results):
+    written, which = results["written"], "gtta@1000+embedded-long/bf16"
+    assert [written("error", which, f"BN-1 | {severity}") for severity in (1, 5)] == ["13.4", "23.1"]
+    with pytest.raises(ValueError, match="a number that the rows of BN-1 have"):
+        written("error", which, "BN-1 | 6")
+
+
 def test_a_directive_may_ask_for_one_corruption_the_selected_share_or_clean_accuracy(results):
     fill = results["fill"]
     assert fill("{{error table1/bf16: BN-1 | fog}} {{error table1/bf16: BN-1 | brightness}}") == "16.0 11.4"

@@ -24,8 +24,7 @@ def run(mean=20.0, **facts):
         "visits": (),
         "error": {"fog-5": mean - 5, "contrast-5": mean + 5},
         "mean": mean,
-        "mean_levels": mean + 1,
-        "mean_level5": mean + 2,
+        "levels": {"4": mean, "5": mean + 2},
         "ece": 3.0,
         "nll": 0.5,
         "brier": 0.25,
@@ -218,9 +217,11 @@ def test_a_row_that_did_not_run_has_no_number_anywhere():
     assert tables.importance("t", "T", entry).rows == ()
 
 
-def test_a_gradual_table_has_all_three_weightings():
-    table = tables.gradual("t", "T", [Entry("d", "PALM", (run(10.0),), {"mean": 9.5})])
-    assert table.rows[0][2:] == (10.0, 9.5, 0.5, 11.0, 12.0)
+def test_a_gradual_table_has_both_weightings_and_every_severity():
+    table = tables.gradual("t", "T", [Entry("d", "PALM", (run(10.0),), {"mean": 9.5}), Entry("d", "LAW")])
+    assert table.heads[5:] == ("equal severities", "severity 4", "severity 5")
+    assert table.rows[0][2:] == (10.0, 9.5, 0.5, 11.0, 10.0, 12.0)
+    assert table.rows[1][2:] == ("not run", None, None, None, None, None)
 
 
 def test_a_recurring_table_has_every_pass():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ctta.bench.store import CellRecord, Store
 from ctta.evaluation import BINS, BatchRow
-from ctta.metrics import expected_calibration_error, gradual_mean
+from ctta.metrics import expected_calibration_error, gradual_mean, severity_means
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,8 @@ class Summary:
     """Error of every domain, all its visits together, in the order they came."""
     mean: float
     """Mean error over visits: the table mean of continual and gradual streams."""
-    mean_levels: float
-    """Mean with equal weight to every severity."""
-    mean_level5: float | None
-    """Mean over the visits at severity 5."""
+    levels: dict[str, float]
+    """Mean error over the visits at every severity, the lowest first."""
     ece: float
     nll: float
     brier: float
@@ -64,6 +62,16 @@ class Summary:
         """What tables call the cell."""
         return self.record.label
 
+    @property
+    def mean_levels(self) -> float:
+        """Mean error with equal weight to every severity."""
+        return statistics.fmean(self.levels.values())
+
+    @property
+    def mean_level5(self) -> float | None:
+        """Mean error over the visits at severity 5."""
+        return self.levels.get("5")
+
 
 def summarise(store: Store, record: CellRecord, rows: Sequence[BatchRow] | None = None) -> Summary:
     """Read the rows of a cell (unless they are at hand) and sum them up."""
@@ -87,9 +95,8 @@ def summary_of(record: CellRecord, rows: Sequence[BatchRow], domains: list[dict[
         record=record,
         visits=visits,
         error={domain: 100 * wrong / count for domain, (count, wrong) in pooled.items()},
-        mean=gradual_mean(errors, "sequence"),
-        mean_levels=gradual_mean(errors, "levels"),
-        mean_level5=gradual_mean(errors, "level5") if any(d.endswith("-5") for d, _ in errors) else None,
+        mean=gradual_mean(errors),
+        levels=severity_means(errors),
         ece=100 * expected_calibration_error(sum_bins(rows)),
         nll=sum(row.nll * row.samples for row in rows) / samples,
         brier=sum(row.brier * row.samples for row in rows) / samples,

@@ -52,17 +52,21 @@ def error_of(corruption: str) -> Number:
     return error
 
 
+def error_at(severity: str) -> Number:
+    """Mean error over the stays at one severity in %; not a number where the stream has none."""
+    return lambda run: run.levels.get(severity, math.nan)
+
+
 def means(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
     """Mean error of every method beside the paper's."""
     return _beside(name, title, entries, notes, mean_error, "mean")
 
 
 def gradual(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
-    """Mean error of a gradual stream beside the paper's; with equal weight to each severity, and at severity 5."""
-    more: dict[str, Number] = {
-        "equal severities": lambda run: run.mean_levels,
-        "severity 5": lambda run: math.nan if run.mean_level5 is None else run.mean_level5,
-    }
+    """Mean error of a gradual stream beside the paper's; with equal weight to every severity, and at each."""
+    levels = sorted({level for entry in entries for run in entry.runs for level in run.levels})
+    more: dict[str, Number] = {"equal severities": lambda run: run.mean_levels}
+    more |= {f"severity {level}": error_at(level) for level in levels}
     return _beside(name, title, entries, notes, mean_error, "mean", more)
 
 

@@ -21,9 +21,17 @@ def gradual_mean(
     """
     if weighting == "sequence":
         return statistics.fmean(error for _, error in errors)
+    levels = severity_means(errors)
+    return levels["5"] if weighting == "level5" else statistics.fmean(levels.values())
+
+
+def severity_means(errors: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Mean of (domain, error) at every severity, the lowest first.
+
+    >>> severity_means([("fog-4", 10.0), ("fog-5", 40.0), ("fog-4", 20.0)])
+    {'4': 15.0, '5': 40.0}
+    """
     levels: dict[str, list[float]] = {}
     for domain, error in errors:
         levels.setdefault(domain.rpartition("-")[2], []).append(error)
-    if weighting == "level5":
-        return statistics.fmean(levels["5"])
-    return statistics.fmean(statistics.fmean(values) for values in levels.values())
+    return {level: statistics.fmean(levels[level]) for level in sorted(levels)}
