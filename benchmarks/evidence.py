@@ -35,7 +35,7 @@ LONG = f"{WHOLE} --preset embedded-long"
 TEACHERS = "CoTTA,DSS"
 OTHERS = "Source,BN-1,Tent (cont.),EcoTTA,AdaContrast,SFT (cont.),LAW,PALM"
 PUBLISHED = "Source,BN-1,Tent (cont.),AdaContrast,SFT (cont.),LAW,PALM"
-"""Of the paper's table of gradual streams. CoTTA and DSS take three hours on 675 batches, so each has a part."""
+"""Of the paper's table of gradual streams. CoTTA and DSS take hours on 675 batches, so each has a part."""
 ADVISED = "PALM careful,PALM bold"
 """What docs/choosing.md advises for models without a preset."""
 QUICK = "Source,BN-1,Tent (cont.),PALM"
@@ -63,6 +63,8 @@ STUDY = {
     "continual-sft": f"table1 {LONG} --only 'SFT (cont.)'",
     "continual-adacontrast": f"table1 {LONG} --only AdaContrast",
     "continual-ecotta": f"table1 {LONG} --only EcoTTA",
+    "continual-cotta": f"table1 {LONG} --only CoTTA",
+    "continual-dss": f"table1 {LONG} --only DSS",
     "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --seeds 0-2",
     "share": f"share {WHOLE} {ELSEWHERE} --images 2000",
     "share-bn1": f"share {WHOLE} {ELSEWHERE} --images 2000 --only BN-1",
