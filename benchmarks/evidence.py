@@ -96,6 +96,8 @@ STUDY = {
     "recurring-advised": f"recurring {WHOLE} --images 1000 --only '{ADVISED}'",
     "gradual": f"gtta {LONG} --images 1000 --only '{PUBLISHED}'",
     "gradual-ecotta": f"gradual {LONG} --images 1000 --only EcoTTA",
+    "gradual-careful": f"gradual {LONG} --images 1000 --only 'PALM careful'",
+    "gradual-bold": f"gradual {LONG} --images 1000 --only 'PALM bold'",
     "gradual-cotta": f"gtta {LONG} --images 1000 --only CoTTA",
     "gradual-dss": f"gradual {LONG} --images 1000 --only DSS",
 }
