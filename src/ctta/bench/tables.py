@@ -73,7 +73,7 @@ def gradual(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str
 def recurring(name: str, title: str, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Table:
     """Mean error of a stream that comes back to its domains: over all of it, and in every pass."""
     passes = max((passes_of(run) for entry in entries for run in entry.runs), default=1)
-    more = {f"pass {k + 1}": _error_in_pass(k) for k in range(passes if passes > 1 else 0)}
+    more = {f"pass {k + 1}": error_in_pass(k) for k in range(passes if passes > 1 else 0)}
     return _beside(name, title, entries, notes, mean_error, "mean", more)
 
 
@@ -82,7 +82,9 @@ def passes_of(run: Summary) -> int:
     return len(run.visits) // max(len(run.error), 1)
 
 
-def _error_in_pass(k: int) -> Number:
+def error_in_pass(k: int) -> Number:
+    """Mean error in %, in one pass of a stream through its domains; the first is 0. Not a number if there is none."""
+
     def error(run: Summary) -> float:
         stays = run.visits[k * len(run.error) : (k + 1) * len(run.error)]
         return statistics.fmean(visit.error for visit in stays) if stays else math.nan
