@@ -83,7 +83,7 @@ def passes_of(run: Summary) -> int:
 
 
 def error_in_pass(k: int) -> Number:
-    """Mean error in %, in one pass of a stream through its domains; the first is 0. Not a number if there is none."""
+    """Mean error in one pass of a stream through its domains in %, the first being 0; nan after the last."""
 
     def error(run: Summary) -> float:
         stays = run.visits[k * len(run.error) : (k + 1) * len(run.error)]
