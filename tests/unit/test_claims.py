@@ -123,9 +123,10 @@ def test_averaged_views_are_the_best_calibrated_and_entropy_makes_it_worse():
 # ---------------------------------------------------------------- a fifth of the images
 
 
-def test_on_150_batches_palm_is_the_best_of_ten():
-    assert len(labels(SHORT)) == 10
-    assert ordered(SHORT)[0] == "PALM"
+def test_on_150_batches_each_seed_of_palm_is_ahead_of_every_run_of_the_other_nine():
+    others = [run.mean for label in labels(SHORT) - {"PALM"} for run in runs(SHORT, label)]
+    assert (len(labels(SHORT)), len(runs(SHORT, "PALM"))) == (10, 3)
+    assert max(run.mean for run in runs(SHORT, "PALM")) < min(others)
 
 
 def test_with_five_times_the_images_sft_adacontrast_and_ecotta_gain_while_palm_and_law_lose():
@@ -138,7 +139,7 @@ def test_with_five_times_the_images_sft_adacontrast_and_ecotta_gain_while_palm_a
 def test_on_150_batches_bn1_tent_law_and_palm_come_in_the_papers_order():
     errors = [mean(SHORT, label) for label in ("BN-1", TENT, "LAW", "PALM")]
     assert errors == sorted(errors, reverse=True)
-    assert mean(SHORT, "CoTTA") == pytest.approx(mean(SHORT, "LAW"), abs=0.2)
+    assert 0 < mean(SHORT, "CoTTA") - mean(SHORT, "LAW") < 0.3, "a little behind"
     assert mean(SHORT, "CoTTA") == pytest.approx(mean(SHORT, "DSS"), abs=0.1)
 
 
