@@ -44,8 +44,8 @@ ELSEWHERE = f"--corruptions {','.join(sorted(EXTRA))}"
 """Advice on settings comes from corruptions that are not reported."""
 CHECKED = "BN-1,Tent (cont.),LAW,PALM"
 REST = "Source,EcoTTA,AdaContrast,SFT (cont.)"
-FIRST_FOUR = "AdaContrast,SFT (cont.),LAW,PALM"
-"""Closest to one another on 150 batches."""
+CLOSEST = "AdaContrast,SFT (cont.),LAW,PALM"
+"""The best four on 150 batches, where a seed might decide."""
 FIRST = "paper,paper with eta / C,target 1/C,rate per element,unselected are frozen,Adam lasts,margin 0.4 ln C"
 SECOND = (
     "lambda without C,entropy over the batch,averages of all tensors,first average = first sensitivity,"
@@ -86,7 +86,7 @@ STUDY = {
     "resets": f"resets {WHOLE} --images 2000",
     "continual-teachers": f"table1 {WHOLE} --only {TEACHERS} --images 2000",
     "continual-rest": f"table1 {WHOLE} --only '{REST}' --images 2000",
-    "continual-rest-seeds": f"table1 {WHOLE} --only '{FIRST_FOUR}' --images 2000 --seeds 1-2",
+    "continual-rest-seeds": f"table1 {WHOLE} --only '{CLOSEST}' --images 2000 --seeds 1-2",
     "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
     "precision-bf16": f"table1 {WHOLE} --only '{CHECKED}' --images 2000",
     "cost": f"cost {FULL} --images 1000 --corruptions glass_blur,snow",

@@ -293,14 +293,14 @@ def test_a_slow_server_is_borne_with(site, tmp_path):
         handler.send_response(200)
         handler.send_header("Content-Length", str(len(DATA)))
         handler.end_headers()
-        part = len(DATA) // 25
+        part = len(DATA) // 50
         for place in range(0, len(DATA), part):
             handler.wfile.write(DATA[place : place + part])
             handler.wfile.flush()
             time.sleep(0.05)
 
     site.pages["/a"] = slow
-    begun, timeout = time.monotonic(), 1.0
+    begun, timeout = time.monotonic(), 2.0
     patience = Patience(1, timeout, 0, lambda seconds: None)
     assert bring(tmp_path, site.address("/a"), patience=patience).read_bytes() == DATA
     assert time.monotonic() - begun > timeout, "the timeout is for silence, not for the whole"
