@@ -154,6 +154,15 @@ def test_runs_in_bf16_stand_on_a_board_of_their_own_that_says_so(store):
     assert half.facts["precision"] == "bf16"
 
 
+def test_a_run_from_before_its_method_had_a_setting_joins_the_seeds_that_have_it_at_its_default(store):
+    add_cell(store, "palm", seed=0)
+    add_cell(store, "palm", seed=1, settings={"anchor": 0.0})
+    add_cell(store, "palm", seed=1, settings={"anchor": 0.02})
+    (board,) = collect(store)
+    found = {entry.label: [run.seed for run in entry.runs] for entry in board.entries}
+    assert found == {"palm": [0, 1], "palm, anchor 0.02": [1]}
+
+
 def test_the_comparison_is_mean_standard_deviation_and_worst_over_seeds(store):
     keys = [add_cell(store, "palm", seed=seed, shift=shift) for seed, shift in ((0, 0), (1, 3), (2, 9))]
     add_cell(store, "source")

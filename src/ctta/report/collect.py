@@ -183,7 +183,7 @@ def _precision(manifest: dict[str, Any]) -> str:
 def _board(store: Store, records: Sequence[CellRecord]) -> Board:
     groups: dict[str, list[CellRecord]] = {}
     for record in records:
-        settings = json.dumps(record.manifest.get("settings", {}), sort_keys=True, default=str)
+        settings = json.dumps(_settings(record), sort_keys=True, default=str)
         groups.setdefault(f"{_method(record)} {settings}", []).append(record)
     years = {entry.name: place for place, entry in enumerate(list_methods())}
     entries = [_entry(store, group) for group in groups.values()]
@@ -207,7 +207,13 @@ def _entry(store: Store, records: Sequence[CellRecord]) -> Entry:
     # where forgetting was measured in a cell of its own, the cell without it has the method's name
     plain = min(records, key=lambda record: record.manifest.get("clean", 0))
     runs = tuple(_run(store, record) for record in chosen)
-    return Entry(plain.label, _method(plain), dict(plain.manifest.get("settings", {})), runs)
+    return Entry(plain.label, _method(plain), _settings(plain), runs)
+
+
+def _settings(record: CellRecord) -> dict[str, Any]:
+    """Settings of a cell. One its method got only later is at its default, which leaves everything as it was."""
+    known = next((entry.settings for entry in list_methods() if entry.name == _method(record)), ())
+    return {**{item.name: item.default for item in known}, **record.manifest.get("settings", {})}
 
 
 def _newest(records: Sequence[CellRecord]) -> CellRecord:
