@@ -4,9 +4,12 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
-from ctta.evaluation import BINS, quality
+import ctta
+from ctta.evaluation import BINS, measure, quality
 from ctta.metrics import expected_calibration_error, gradual_mean
+from ctta.streams import Batch, Domain
 
 # mean source error per severity 1 to 5 in RobustBench
 SOURCE = {
@@ -95,3 +98,24 @@ def test_calibration_bins_can_be_summed_over_batches():
 
 def test_no_samples_no_calibration_error():
     assert expected_calibration_error([[0, 0.0, 0]] * BINS) == 0
+
+
+class Told(nn.Module):
+    """A classifier of images that show their answer: the class is the value of the first pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.scale * nn.functional.one_hot(x[:, 0, 0, 0].long(), 3).float()
+
+
+def test_in_a_mixed_batch_every_error_is_counted_for_the_domain_of_its_sample():
+    fog, snow = Domain("fog", 5), Domain("snow", 3)
+    shown = torch.tensor([0, 1, 2, 0, 1]).float().view(5, 1, 1, 1).expand(5, 3, 2, 2)
+    labels = torch.tensor([1, 1, 0, 0, 1])  # the first and the third are missed
+    batch = Batch(0, shown, labels, (fog, snow, fog, fog, snow), reset=False)
+    row = measure(ctta.adapt(Told(), "source"), batch)
+    assert row.counts == {"fog-5": [3, 2], "snow-3": [2, 0]}
+    assert (row.samples, row.wrong) == (5, 2)
