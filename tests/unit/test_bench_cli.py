@@ -120,6 +120,32 @@ def test_a_wrong_word_is_refused_before_anything_runs(arguments, tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
+METHOD = """
+from ctta.methods import Method, register
+from ctta.methods.source import SourceSettings
+
+
+@register("{name}", paper="none", year=2026)
+class Own(Method[SourceSettings]):
+    '''The classes of batch statistics, moved on by so many places.'''
+
+    def step(self, x):
+        return self.forward(x).roll({turn}, 1)
+"""
+
+
+@pytest.mark.usefixtures("registry_as_it_was")
+def test_methods_of_ones_own_files_run_beside_ours(words, tmp_path):
+    for name, turn in (("same", 0), ("turned", 1)):
+        (tmp_path / f"{name}.py").write_text(METHOD.format(name=name, turn=turn))
+    files = ["--import", tmp_path / "same.py", "--import", tmp_path / "turned.py"]
+    lines = json.loads(call(*words, *files, "--methods", "bn1,same,turned", "--json").stdout)["lines"]
+    error = {line["label"]: line["mean"] for line in lines}
+    assert error["same"] == error["bn1"] != error["turned"]
+    (item,) = json.loads(call(*words, *files[:2], "--methods", "same", "--dry-run", "--json").stdout)["plan"]
+    assert item["status"] == "done"
+
+
 def test_in_bf16_every_line_table_plan_and_exported_row_says_so(words, tmp_path):
     half = [*words, "--methods", "source,palm", "--precision", "bf16"]
     found = call(*half, "--export", tmp_path / "half.jsonl")

@@ -2,6 +2,10 @@
 
 import io
 import json
+import pickle
+import random
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ from rich.console import Console
 
 import ctta
 from ctta import streams
-from ctta.bench.resolve import methods_from, model_from, source_from
+from ctta.bench.resolve import methods_from, model_from, names_in, source_from
 from ctta.cli import cli
 from ctta.cli.comparison import follow, markdown, table
 from ctta.compare import compare, summarise
@@ -177,6 +181,20 @@ def test_words_that_lead_nowhere_are_answered_with_what_would(call, error, words
     with pytest.raises(error, match=words):
         call(tmp_path)
     ctta.methods.registry._ENTRIES.pop("mine", None)
+
+
+def test_a_file_of_ones_own_replaces_no_module_and_its_classes_can_be_pickled(tmp_path, monkeypatch):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        text = f"import torch\n\nclass Own:\n    folder = {folder!r}\n\nmake = torch.nn.Identity\n"
+        (tmp_path / folder / "random.py").write_text(text)
+    monkeypatch.chdir(tmp_path / "a")
+    model_from("random.py:make", None)
+    here, there = (names_in(tmp_path / folder / "random.py")["Own"] for folder in ("a", "b"))
+    assert sys.modules["random"] is random
+    for own in (here, there):
+        assert type(pickle.loads(pickle.dumps(own()))) is own  # two files of one name do not hide each other
+    assert names_in(Path("random.py"))["Own"].__module__ == here.__module__  # the same file, in other words
 
 
 def test_the_embedded_images_are_numbered_as_in_the_test_set():

@@ -135,7 +135,7 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid") -> list[Cell]:
     chosen = _methods(names, read.get("set", {}), read.get("preset"), owner)
     plain = {name: read[name] for name in PLAIN if name in read}
     corruptions = tuple(read["corruptions"]) if "corruptions" in read else None
-    imports = tuple(str(file) for file in read.get("import", ()))
+    imports = tuple(read.get("import", ()))
     # methods vary fastest: neighbours share model and stream, which are kept in memory
     return [
         _settled(
@@ -233,6 +233,15 @@ def _words(value: Any) -> list[str]:
     words = _entries(value)
     _fail(not all(isinstance(word, str) for word in words))
     return words
+
+
+def _files(value: Any) -> list[str]:
+    """Read one file or several, each a word or a path.
+
+    >>> _files(("one.py", Path("two.py"))), _files("one.py,two.py")
+    (['one.py', 'two.py'], ['one.py', 'two.py'])
+    """
+    return _words([_text(file) for file in value] if isinstance(value, list | tuple) else _text(value))
 
 
 def _entries(value: Any) -> list[Any]:
@@ -349,7 +358,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "stream": (_options, "NAME=VALUE, or {NAME: VALUE}"),
     "clean": (_whole(0), "a whole number of at least 0"),
     "precision": (_precision, " or ".join(PRECISIONS)),
-    "import": (_entries, "one Python file or several"),
+    "import": (_files, "one Python file or several"),
 }
 """Keys of a grid: how each is read, and what it accepts in words."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,13 +36,23 @@ def model_from(spec: str, weights: Path | None) -> nn.Module:
 
 def names_in(file: Path) -> dict[str, Any]:
     """Import a Python file of the user's and return what it defines (a method in it registers itself)."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    name = module_name(file)
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.is_file():
         raise DataError(f"There is no Python file {file}.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module  # the annotations of its settings are looked up there
+    sys.modules[name] = module  # annotations of its settings are looked up there, and classes by pickle
     spec.loader.exec_module(module)
     return vars(module)
+
+
+def module_name(file: Path) -> str:
+    """Return a module name of the file's own: under its bare name, a `random.py` would replace Python's.
+
+    The name is the same in every process of a run, so that what is pickled in one is found in another.
+    """
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
+    return f"ctta_file_{re.sub(r'[^A-Za-z0-9]', '_', file.stem)}_{digest}"
 
 
 def source_from(data: str, profile: str | None, seed: int, clean: bool = False) -> streams.Source:
