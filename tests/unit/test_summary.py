@@ -8,7 +8,7 @@ import torch
 from tests.conftest import golden_net
 
 import ctta
-from ctta.bench.forgetting import Forgetting
+from ctta.bench.forgetting import Forgetting, with_source_statistics
 from ctta.bench.store import Store
 from ctta.bench.summary import Visit, share_of, summarise, visits_of
 from ctta.data import to_batch
@@ -173,3 +173,47 @@ def test_forgetting_is_measured_on_the_adapted_weights_and_changes_nothing():
     expected = 100 * (adapted.eval()(images).argmax(1) != labels).double().mean().item()
     assert found["clean_error_source_statistics"] == pytest.approx(expected)
     assert not torch.equal(adapted(images), net(images))
+
+
+LARGE_STEPS = {
+    "adacontrast": {"lr": 0.1, "queue_size": 8, "bank_size": 8, "neighbours": 2, "refine_after": 2},
+    "cotta": {"lr": 0.1, "views": 2, "confidence": 0.0, "teacher_momentum": 0.5},
+    "dss": {"lr": 0.1, "views": 2, "confidence": 0.0, "teacher_momentum": 0.5},
+    "palm": {"adapt_share": 0.5, "lr": 0.1},
+    "source": {},
+    "bn1": {},
+}
+
+
+def moved_by(method, net):
+    """An adapter that has seen two batches with a large step size."""
+    adapter = ctta.adapt(net, method, **LARGE_STEPS.get(method, {"lr": 0.1}))
+    for seed in range(2):
+        adapter(torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(seed)))
+    return adapter
+
+
+@pytest.mark.parametrize("method", [entry.name for entry in ctta.list_methods()])
+def test_whatever_moved_is_measured_under_source_statistics(method):
+    net = golden_net().eval()
+    adapter = moved_by(method, net)
+    twin = with_source_statistics(adapter, net)
+    weights, answering, source = (dict(m.named_parameters()) for m in (twin, adapter.freeze(), net))
+    answering = {name.removeprefix("teacher."): value for name, value in answering.items()}
+    assert all(torch.equal(value, answering[name]) for name, value in weights.items())
+    moved = [name for name, value in weights.items() if name not in source or not torch.equal(value, source[name])]
+    assert bool(moved) == (method not in ("source", "bn1"))
+    buffers = dict(twin.named_buffers())
+    assert all(torch.equal(value, buffers[name]) for name, value in net.named_buffers())
+
+
+@pytest.mark.parametrize("method", [entry.name for entry in ctta.list_methods()])
+def test_a_network_without_statistics_answers_under_source_statistics_as_it_predicts(method):
+    net = golden_net().eval()
+    for name, layer in list(net.named_modules()):
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            parent, _, own = name.rpartition(".")
+            setattr(net.get_submodule(parent), own, torch.nn.GroupNorm(2, layer.num_features))
+    adapter = moved_by(method, net)
+    images = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(with_source_statistics(adapter, net)(images), adapter.predict(images))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ from torch import nn
 
 from ctta.adapt import Adapter
 from ctta.data import to_batch
+from ctta.methods.copies import copy_network
+from ctta.methods.layers import use_source_statistics
 from ctta.streams import CLEAN, Source
 from ctta.streams.orders import Order, arrange
 
@@ -25,7 +26,7 @@ class Forgetting:
 
     def measure(self, adapter: Adapter) -> dict[str, Any]:
         """Error in % under both statistics; the adapter is not changed."""
-        with_source = self._source_statistics(adapter)
+        with_source = with_source_statistics(adapter, self.model)
         wrong = {"clean_error": 0, "clean_error_source_statistics": 0}
         for part in self.parts:
             images = to_batch(self.source.images(CLEAN, part))
@@ -36,12 +37,13 @@ class Forgetting:
         samples = sum(len(part) for part in self.parts)
         return {name: 100 * count / samples for name, count in wrong.items()} | {"clean_samples": samples}
 
-    def _source_statistics(self, adapter: Adapter) -> nn.Module:
-        """Return the source model with the adapted weights and its own BatchNorm statistics."""
-        twin = copy.deepcopy(self.model).eval()
-        adapted = dict(adapter.freeze().named_parameters())
-        with torch.no_grad():
-            for name, parameter in twin.named_parameters():
-                if name in adapted:
-                    parameter.copy_(adapted[name])
-        return twin
+
+def with_source_statistics(adapter: Adapter, source: nn.Module) -> nn.Module:
+    """Return a copy of the network that answers, with the source model's BatchNorm statistics.
+
+    A teacher that averages over views answers without them. EcoTTA's meta networks, which the source model does
+    not have, go on with the statistics of the batch.
+    """
+    twin = copy_network(adapter.method.answering(), "Forgetting is measured on a copy").eval()
+    use_source_statistics(twin, source)
+    return twin

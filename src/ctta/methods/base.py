@@ -80,9 +80,13 @@ class Method(Generic[S]):
         """Return the logits `step` would return if it did not adapt; changes nothing."""
         return self.forward(x)
 
-    def frozen(self) -> nn.Module:
-        """Return the module that answers as `predict` does; override where that is not the adapted model."""
+    def answering(self) -> nn.Module:
+        """Return the network whose weights answer, named as the source model; override where it is another one."""
         return self.model
+
+    def frozen(self) -> nn.Module:
+        """Return the module that answers as `predict` does; override where that takes more than one network."""
+        return self.answering()
 
     def adaptable(self) -> Group:
         """Which parameters this method moves; override where a setting decides."""

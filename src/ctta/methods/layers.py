@@ -79,6 +79,20 @@ def use_batch_statistics(model: nn.Module) -> None:
             module.register_forward_hook(_take_back_source_statistics, always_call=True)
 
 
+def use_source_statistics(network: nn.Module, source: nn.Module) -> None:
+    """Normalise with the source model's statistics from now on, in the BatchNorm layers the source model has."""
+    layers: dict[str, Any] = dict(network.named_modules())
+    for name, module in source.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is not None:
+            layer = layers[name]
+            for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
+                for key in [k for k, hook in hooks.items() if hook in HOOKS]:
+                    del hooks[key]
+            layer.track_running_stats = module.track_running_stats
+            for key, value in module.named_buffers(recurse=False):
+                setattr(layer, key, value.clone())
+
+
 def _lend_source_statistics(module: Any, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
     x = inputs[0] if inputs else named["input"]
     if x.numel() == x.shape[1]:
@@ -88,6 +102,10 @@ def _lend_source_statistics(module: Any, inputs: tuple[Tensor, ...], named: dict
 def _take_back_source_statistics(module: Any, _inputs: Any, _output: Any) -> None:
     if module.running_mean is not None:
         module.running_mean = module.running_var = None
+
+
+HOOKS = (_lend_source_statistics, _take_back_source_statistics)
+"""What `use_batch_statistics` hooks on."""
 
 
 @contextmanager

@@ -153,6 +153,10 @@ class MeanTeacher(Descent[S]):
         """Return the teacher's logits, over the views the next step would draw."""
         return self.ask(x).logits
 
+    def answering(self) -> nn.Module:
+        """Return the teacher."""
+        return self.teacher
+
     def frozen(self) -> nn.Module:
         """Return the teacher with all it takes to answer."""
         s = self.settings
