@@ -1,5 +1,7 @@
 """The store: who may write what, what survives, and what old and foreign files do."""
 
+import contextlib
+import random
 import signal
 import socket
 import sqlite3
@@ -10,7 +12,9 @@ import pytest
 from tests.bench_kit import a_row, comparable
 
 from ctta.bench import store as store_module
-from ctta.bench.store import LEASE, SCHEMA, Store, TakenOverError, _birth
+from ctta.bench.owners import LEASE, birth
+from ctta.bench.store import SCHEMA, Store, TakenOverError
+from ctta.bench.summary import summarise
 from ctta.errors import StoreError
 
 MANIFEST = {"method": "palm", "seed": 0}
@@ -81,11 +85,11 @@ def test_the_cell_of_a_living_process_is_not_taken_and_that_of_a_dead_one_is(pat
     try:
         with Store(path) as store:
             claim(store)
-            give_to(store, f"{socket.gethostname()}:{process.pid}:{_birth(process.pid)}:x")
+            give_to(store, f"{socket.gethostname()}:{process.pid}:{birth(process.pid)}:x")
             assert claim(store) is None
             process.send_signal(signal.SIGKILL)
             end = time.monotonic() + 30
-            while _birth(process.pid) and time.monotonic() < end:
+            while birth(process.pid) and time.monotonic() < end:
                 time.sleep(0.01)
             assert claim(store) is not None  # still a zombie here: nobody has waited for it
     finally:
@@ -96,7 +100,7 @@ def test_the_cell_of_a_living_process_is_not_taken_and_that_of_a_dead_one_is(pat
 def test_a_process_number_used_again_is_not_taken_for_the_runner(path):
     with Store(path) as store:
         claim(store)
-        own, _, rest = store.owner.partition(f":{_birth(store_module.os.getpid())}:")
+        own, _, rest = store.owner.partition(f":{birth(store_module.os.getpid())}:")
         give_to(store, f"{own}:12345:{rest}")
         assert claim(store) is not None
 
@@ -262,6 +266,109 @@ def test_foreign_files_and_missing_ones_get_a_clear_error(tmp_path):
         Store(tmp_path)
     with pytest.raises(StoreError):
         Store(tmp_path / "notes.txt" / "bench.db")
+
+
+CELL = ("status", "manifest", "total", "owner", "beat", "snapshot", "started")
+PLACES = (
+    *(("cells", column, "1") for column in CELL),
+    *3 * (("batches", "row", "batch = 1"), ("domains", "row", "1")),
+)
+VALUES = (None, 3, -1.5, "", "x", "null", "[]", "[" * 100_000, '{"batch": 0}', b"\xff\xfe{", b"{}")
+
+
+def change_a_value(path, draw):
+    """Give a value of a row another kind, or replace, cut out or insert characters of it."""
+    table, column, where = draw.choice(PLACES)
+    db = sqlite3.connect(path)
+    (old,) = db.execute(f"SELECT {column} FROM {table} WHERE key = 'k' AND {where}").fetchone()
+    new = draw.choice(VALUES)
+    if isinstance(old, str) and draw.random() < 0.7:
+        start = draw.randrange(len(old))
+        new = (
+            old[:start] + draw.choice(("", "x", "9", '"', "[", "\\ud8", "null")) + old[start + draw.randrange(3) :]
+        )
+        if draw.random() < 0.2:
+            new = sqlite3.Binary(new.encode()[:-1] + b"\xff")
+    value = draw.choice(("?", "CAST(? AS TEXT)"))
+    with contextlib.suppress(sqlite3.IntegrityError), db:
+        db.execute(f"UPDATE {table} SET {column} = {value} WHERE key = 'k' AND {where}", (new,))
+    db.close()
+
+
+def change_bytes(path, draw):
+    """Overwrite bytes of the file, often of its header, or cut it off."""
+    data = bytearray(path.read_bytes())
+    end = draw.choice((100, 4096, len(data)))
+    for _ in range(draw.choice((1, 4, 40))):
+        data[draw.randrange(end)] = draw.randrange(256)
+    path.write_bytes(data[: draw.choice((len(data), len(data), draw.randrange(len(data))))])
+
+
+def use(path):
+    """Read all there is, and go on with a cell."""
+    with Store(path, read_only=True) as store:
+        for record in store.cells():
+            summarise(store, record)
+            store.domains(record.key)
+    with Store(path) as store:
+        found = claim(store)
+        if found:
+            store.append("k", [a_row(batch) for batch in range(found.start, 3)], snapshot=snapshot(store, 3))
+            store.finish("k")
+
+
+def damaged_stores(folder, count, seed=0):
+    """Use so many damaged stores; say how many were refused in words. Anything else is raised."""
+    draw = random.Random(seed)
+    whole = folder / "whole.db"
+    with Store(whole) as store:
+        for key in ("k", "other"):
+            claim(store, key, total=3)
+            measured = {"domain": "fog-5", "clean_error": 3.5, "clean_error_source_statistics": 4.5}
+            store.append(key, [a_row(0), a_row(1)], [(1, measured)], snapshot=snapshot(store, 2, key))
+            give_to(store, "elsewhere:1:1:x", 1.0)
+    refused = 0
+    for number in range(count):
+        path = folder / f"{number}.db"
+        path.write_bytes(whole.read_bytes())
+        draw.choice((change_a_value, change_bytes))(path, draw)
+        try:
+            use(path)
+        except StoreError as error:
+            refused += str(path) in str(error)
+    return refused
+
+
+def test_a_damaged_store_is_read_or_refused_in_words(tmp_path):
+    assert damaged_stores(tmp_path, 200) > 100
+
+
+@pytest.mark.parametrize("row", [b"\xff", None, "{", "[]", '{"batch": 0}', '{"batch": "0"}'])
+def test_a_damaged_row_is_refused_with_the_store_and_what_to_do(path, row):
+    with Store(path) as store:
+        claim(store)
+        store.append("k", [a_row(0)])
+        store.db.execute("UPDATE batches SET row = coalesce(?, 7)", (row,))
+        with pytest.raises(StoreError, match=r"bench.db: row 0 .*go back to a copy of it, or name another"):
+            store.batches("k")
+
+
+@pytest.mark.parametrize("owner", ["nobody", "a:b:c:d", "host:99999999999999999999:1:x"])
+def test_an_owner_that_names_no_runner_is_refused_in_words(path, owner):
+    with Store(path) as store:
+        claim(store)
+        give_to(store, owner)
+        with pytest.raises(StoreError, match="names no runner.*damaged"):
+            claim(store)
+
+
+def test_a_sign_of_life_from_the_future_keeps_no_cell(path):
+    with Store(path) as store:
+        claim(store)
+        give_to(store, "elsewhere:1:1:x", time.time() + LEASE / 2)  # clocks differ a little
+        assert claim(store) is None
+        give_to(store, "elsewhere:1:1:x", time.time() + 10 * 24 * 3600)
+        assert claim(store) is not None
 
 
 def test_a_reader_sees_what_a_writer_has_committed_and_cannot_write(path):

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from ctta.bench import tables
 from ctta.bench.cell import Cell
+from ctta.bench.reading import CellRecord
 from ctta.bench.seeds import over_seeds, spread_of
-from ctta.bench.store import CellRecord
 from ctta.bench.summary import Summary, Visit
 from ctta.bench.tables import Entry
 from ctta.tables import Column, Difference, Table, columns

@@ -16,7 +16,8 @@ from typing import Any
 
 from ctta.bench.experiments import SEEDS, Reproduction, about_seeds, made_of
 from ctta.bench.published import experiment
-from ctta.bench.store import CellRecord, Store
+from ctta.bench.reading import CellRecord
+from ctta.bench.store import Store
 from ctta.bench.summary import Summary, sum_bins, sum_counts, summary_of
 from ctta.bench.tables import Entry
 from ctta.errors import DataError

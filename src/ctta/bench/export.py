@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ctta import files
-from ctta.bench.store import CellRecord, Store
+from ctta.bench.reading import CellRecord
+from ctta.bench.store import Store
 from ctta.errors import DataError, SettingError, StoreError
 
 Writer = Callable[[BinaryIO, Iterator[dict[str, Any]]], int]

@@ -13,16 +13,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import sqlite3
 import threading
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ctta.bench import owners, reading
+from ctta.bench.owners import LEASE
+from ctta.bench.reading import CellRecord, speaking
 from ctta.errors import StoreError
 from ctta.evaluation import BatchRow
 
@@ -46,9 +47,6 @@ SCHEMA = (
 )
 """One step a version; a store of an older version is brought up by the steps it lacks."""
 
-LEASE = 120.0
-"""Seconds without a sign of life after which a cell of a runner on another machine may be taken over."""
-
 
 class TakenOverError(StoreError):
     """A cell this runner worked on belongs to another one by now."""
@@ -63,21 +61,6 @@ class Claim:
     snapshot: Path | None
 
 
-@dataclass(frozen=True)
-class CellRecord:
-    """One cell as the store knows it. `status` is running, done or failed; `done` counts batches."""
-
-    key: str
-    label: str
-    status: str
-    manifest: dict[str, Any]
-    total: int
-    done: int
-    error: str | None
-    started: float | None
-    finished: float | None
-
-
 class Store:
     """Rows of many cells in one file; safe for many processes at once, readable while it is written.
 
@@ -88,10 +71,10 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.path = Path(path)
         self.read_only = read_only
-        self.owner = f"{socket.gethostname()}:{os.getpid()}:{_birth(os.getpid())}:{uuid.uuid4().hex[:8]}"
+        self.owner = owners.this_process()
         if read_only and not self.path.is_file():
             raise StoreError(f"There is no store {self.path}. `ctta bench --store {self.path}` makes one.")
-        with _speaking(self.path):
+        with speaking(self.path):
             self.db = self._connect()
             version = self.db.execute("PRAGMA user_version").fetchone()[0]
         if version > len(SCHEMA):
@@ -141,7 +124,7 @@ class Store:
         """All or nothing; the write lock is taken first, so that what is read inside stays true."""
         if self.read_only:
             raise StoreError(f"{self.path} was opened for reading only.")
-        with _speaking(self.path):
+        with speaking(self.path):
             self.db.execute("BEGIN IMMEDIATE")
             try:
                 yield self.db
@@ -175,10 +158,12 @@ class Store:
                     (key, label, _text(manifest), total, self.owner, now, now),
                 )
                 return Claim(key, 0, None)
-            status, owner, beat, snapshot = found
-            if status == "done" or (status == "running" and _alive(owner, beat, now)):
+            there = reading.held(key, found)
+            if there.status == "done" or (
+                there.status == "running" and owners.alive(there.owner, there.beat, now)
+            ):
                 return None
-            path = self.snapshots / snapshot if snapshot else None
+            path = self.snapshots / there.snapshot if there.snapshot else None
             if path is not None and not path.is_file():
                 path = None
             start = _batch_of(path) if path else 0
@@ -325,16 +310,13 @@ class Store:
         return self._records("status = coalesce(?, status)", (status,))
 
     def _records(self, where: str, values: tuple[Any, ...]) -> list[CellRecord]:
-        with _speaking(self.path):
+        with speaking(self.path):
             found = self.db.execute(
                 "SELECT key, label, status, manifest, total, done, error, started, finished FROM cells "
                 f"WHERE {where} ORDER BY started, key",
                 values,
-            ).fetchall()
-        return [
-            CellRecord(key, label, state, json.loads(manifest), *rest)
-            for key, label, state, manifest, *rest in found
-        ]
+            )
+            return [reading.record(columns) for columns in found]
 
     def cell(self, key: str) -> CellRecord:
         """One cell by its key."""
@@ -349,37 +331,15 @@ class Store:
 
     def batches(self, key: str) -> list[BatchRow]:
         """The rows of a cell, in order."""
-        with _speaking(self.path):
-            found = self.db.execute("SELECT row FROM batches WHERE key = ? ORDER BY batch", (key,)).fetchall()
-        return [BatchRow.from_dict(json.loads(text)) for (text,) in found]
+        with speaking(self.path):
+            found = self.db.execute("SELECT row, batch FROM batches WHERE key = ? ORDER BY batch", (key,))
+            return [reading.batch_row(text, batch) for text, batch in found]
 
     def domains(self, key: str) -> list[dict[str, Any]]:
         """What was measured after each domain of a cell, in order."""
-        with _speaking(self.path):
-            found = self.db.execute("SELECT row FROM domains WHERE key = ? ORDER BY last", (key,)).fetchall()
-        return [json.loads(text) for (text,) in found]
-
-
-@contextlib.contextmanager
-def _speaking(path: Path) -> Iterator[None]:
-    """Say what is wrong with the store in words, with what to do about it."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        text = str(error)
-        if "full" in text:
-            cure = "The disk is full: make room and run the same command again; the rows so far are safe."
-        elif "disk I/O" in text:
-            cure = "The disk cannot be written (full, over a limit, or failing); the rows so far are safe."
-        elif "readonly" in text or isinstance(error, PermissionError):
-            cure = "It cannot be written: give yourself the right to, or name another store."
-        elif "locked" in text:
-            cure = "Another process has held it for a minute: wait for it, or stop it."
-        elif "not a database" in text or "malformed" in text:
-            cure = "It is not a store of ctta, or it is damaged: name another file."
-        else:
-            cure = "Check the path and the rights."
-        raise StoreError(f"{path}: {text}. {cure}") from error
+        with speaking(self.path):
+            found = self.db.execute("SELECT row FROM domains WHERE key = ? ORDER BY last", (key,))
+            return [reading.domain_row(text) for (text,) in found]
 
 
 def _batch_of(snapshot: Path) -> int:
@@ -402,35 +362,3 @@ def _use_log(db: sqlite3.Connection) -> None:
             time.sleep(0.01)
         else:
             return
-
-
-def _alive(owner: str | None, beat: float | None, now: float) -> bool:
-    """Whether a runner still works on its cell: its process if it is on this machine, else its sign of life."""
-    if not owner:
-        return False
-    host, pid, birth, *_ = owner.split(":")
-    if host == socket.gethostname():
-        if birth:
-            return _birth(int(pid)) == birth
-        if os.name == "posix" and not _there(int(pid)):
-            return False
-    return beat is not None and now - beat < LEASE
-
-
-def _birth(pid: int) -> str:
-    """When a process began, so that a number used again is not taken for it; "" if dead or not to be told."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else fields[18]  # a killed child stays as a zombie until its parent looks
-
-
-def _there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return True

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ctta.bench.store import CellRecord, Store
+from ctta.bench.reading import CellRecord
+from ctta.bench.store import Store
 from ctta.evaluation import BINS, BatchRow
 from ctta.metrics import expected_calibration_error, gradual_mean, severity_means
 

@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ctta.bench.plan import Task
+from ctta.bench.reading import CellRecord
 from ctta.bench.seeds import Line
-from ctta.bench.store import CellRecord, Store
+from ctta.bench.store import Store
 from ctta.cli.comparison import error_grid
 from ctta.engines import Engine, Event, Tell
 from ctta.precision import mark

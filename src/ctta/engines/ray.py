@@ -22,9 +22,10 @@ import torch
 
 from ctta.allocator import keep_freed_memory
 from ctta.bench.cell import Cell, prepare
+from ctta.bench.owners import LEASE
 from ctta.bench.plan import Task
 from ctta.bench.runner import rows_of
-from ctta.bench.store import LEASE, Store, TakenOverError
+from ctta.bench.store import Store, TakenOverError
 from ctta.engines.base import POLL_SECONDS, Event, Tell, longest_first
 from ctta.errors import CttaError, DataError, StoreError
 from ctta.evaluation import BatchRow

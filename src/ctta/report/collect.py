@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ctta.bench.reading import CellRecord
 from ctta.bench.seeds import Spread, spread_of
-from ctta.bench.store import CellRecord, Store
+from ctta.bench.store import Store
 from ctta.bench.summary import Summary, corruption_of, sum_bins, summarise
 from ctta.errors import StoreError
 from ctta.evaluation import BatchRow

@@ -10,7 +10,8 @@ from importlib import resources
 from typing import Any
 
 from ctta._version import __version__
-from ctta.bench.store import CellRecord, Store
+from ctta.bench.reading import CellRecord
+from ctta.bench.store import Store
 from ctta.report import svg
 from ctta.report.collect import Board, collect
 from ctta.report.figures import SHOWN_DOMAINS, Styles, figures_of, styles_of
