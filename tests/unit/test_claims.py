@@ -204,6 +204,15 @@ def test_seven_differences_change_no_prediction_and_the_literal_equations_are_wo
     assert mean(DIFFERENCES, "Adam lasts") > official.mean > mean(DIFFERENCES, "entropy over the batch")
 
 
+def test_numbers_of_the_paper_that_stand_in_sentences_are_the_published_ones():
+    assert [published("gtta", label) for label in (TENT, "BN-1")] == [20.4, 13.7]
+    kept = ("PALM", "LAW", "Source (batch statistics)")
+    assert [round(published("forgetting", label, "clean_accuracy"), 1) for label in kept] == [92.3, 91.7, 94.0]
+    assert published("optimizers", "Prodigy") == pytest.approx(published("table1", "BN-1"), abs=0.1)
+    assert min(published("optimizers", label) for label in ("LARS", "Prodigy", "Adafactor")) > 15.5
+    assert published("optimizers", "Adafactor") > 70, "far too high a rate"
+
+
 def test_palm_keeps_less_of_what_the_source_knew_than_law():
     kept = {label: mean("forgetting@2000/bf16", label, clean_accuracy("batch_mean")) for label in ("PALM", "LAW")}
     assert kept["PALM"] < kept["LAW"]
