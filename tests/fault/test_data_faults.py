@@ -4,9 +4,12 @@ import functools
 import hashlib
 import http.server
 import io
+import itertools
 import pickle
 import re
 import struct
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -307,6 +310,163 @@ def test_a_slow_server_is_borne_with(site, tmp_path):
     assert len(site.asked) == 1
 
 
+def piece(start, data, *, length=True):
+    """Answer with status 206 as if from `start`, whatever was asked for."""
+
+    def answer(handler, asked):
+        if asked is None:
+            whole(DATA)(handler, None)
+            return
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes {start}-{len(DATA) - 1}/{len(DATA)}")
+        if length:
+            handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        piece(1000, DATA),
+        piece(1000, DATA, length=False),
+        piece(0, DATA),
+        piece(500, DATA[500:]),
+        piece(500, DATA[1000:]),
+    ],
+    ids=["whole", "whole without length", "from 0", "from before", "a wrong range"],
+)
+def test_a_server_that_resumes_wrongly_is_asked_for_the_whole_file(site, tmp_path, answer):
+    (tmp_path / "file.tar.part").write_bytes(DATA[:1000])
+    site.pages["/a"] = answer
+    assert bring(tmp_path, site.address("/a")).read_bytes() == DATA
+    assert [span for _, span in site.asked] == ["bytes=1000-", None]
+
+
+def endless(handler, start):
+    """Send chunks until nobody listens, at most 60 MB; `site.pages["sent"]` counts them."""
+    handler.protocol_version = "HTTP/1.1"
+    handler.close_connection = True
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    try:
+        for block in [DATA, *[bytes(100_000)] * 600]:
+            handler.wfile.write(b"%x\r\n%b\r\n" % (len(block), block))
+        handler.server.ended = True
+    except OSError:
+        pass
+
+
+def test_a_chunked_answer_is_cut_off_once_past_the_known_size(site, tmp_path):
+    site.pages["/a"], site.ended = endless, False
+    seen = []
+    with pytest.raises(DataError, match=f"expected {len(DATA):,} bytes, the server sends more"):
+        bring(tmp_path, site.address("/a"), progress=lambda what, done, total: seen.append(done))
+    assert max(seen) < len(DATA) + 2 * cache.BLOCK
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", DATA[:1000], PAGE], ids=["from the first byte", "in the file", "in a page"]
+)
+def test_one_byte_now_and_then_does_not_keep_a_download_alive(site, tmp_path, begin):
+    ended = threading.Event()
+
+    def drip(handler, start):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(DATA)))
+        handler.end_headers()
+        handler.wfile.write(begin)
+        while not ended.wait(0.02):
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+
+    site.pages["/a"] = drip
+    begun = time.monotonic()
+    with pytest.raises(DataError, match="bytes came in"):
+        bring(tmp_path, site.address("/a"), patience=Patience(1, 0.2, 0, slowest=10_000))
+    ended.set()
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1:9/file.tar", "file:///etc/hostname"])
+def test_a_redirect_leads_to_web_addresses_only(site, tmp_path, place):
+    def moved(handler, start):
+        handler.send_response(302)
+        handler.send_header("Location", place)
+        handler.end_headers()
+
+    site.pages["/a"] = moved
+    with pytest.raises(DataError, match=r"leads to (ftp|file).*no web address|302 .*not allowed"):
+        bring(tmp_path, site.address("/a"))
+    site.pages["/b"], site.pages["/a"] = whole(DATA), moved
+    place = site.address("/b")
+    assert bring(tmp_path, site.address("/a")).read_bytes() == DATA
+
+
+FETCH = """
+import sys
+from pathlib import Path
+from ctta.data.cache import Digests
+from ctta.data.fetch import fetch
+for line in sys.stdin:
+    address, target, size, md5 = line.split()
+    fetch([address], Path(target), kind="tar", known=Digests(int(size) or None, md5 if int(size) else None))
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def other_process():
+    """A process that fetches what it is told, line by line."""
+    code = [sys.executable, "-c", FETCH]
+    with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["with a checksum", "without a checksum"])
+def test_two_processes_that_fetch_one_file_both_get_it_whole(site, tmp_path, other_process, checked):
+    """Without a checksum each gets another file: a mixture of both would show."""
+    other = tar_of({"folder/one.bin": np.random.default_rng(9).bytes(400_000)})
+    turns = itertools.cycle([DATA] if checked else [DATA, other])
+    site.pages["/a"] = lambda *request: whole(next(turns))(*request)
+    facts = f"{len(DATA)} {known(DATA).md5}" if checked else "0 -"
+    for turn in range(20):  # the first waits for the other process to start: in the others both begin at once
+        target = tmp_path / str(turn) / "file.tar"
+        print(site.address("/a"), target, facts, file=other_process.stdin, flush=True)
+        fetch([site.address("/a")], target, kind="tar", known=known(DATA) if checked else None)
+        assert other_process.stdout.readline() == "done\n"
+        assert target.read_bytes() in (DATA, other)
+        assert names(target.parent) == ["file.tar"]
+
+
+def test_a_process_that_dies_holds_nobody_up_and_its_part_is_resumed(site, tmp_path):
+    """The lock goes with its owner, and only with it."""
+    site.pages["/a"] = whole(DATA)
+    target = tmp_path / "file.tar"
+    target.with_name("file.tar.part").write_bytes(DATA[:1000])
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print('held', flush=True); input()"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / ".file.tar.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert owner.stdout.readline() == b"held\n"
+    seen = []
+
+    def end_it(what, done, total):
+        seen.append(what)
+        owner.kill()
+
+    assert bring(tmp_path, site.address("/a"), progress=end_it).read_bytes() == DATA
+    owner.communicate()
+    assert seen[0] == "waiting for another process that brings file.tar"
+    assert [span for _, span in site.asked] == ["bytes=1000-"]
+    assert names(tmp_path) == ["file.tar"]
+
+
 def test_no_server_at_all(tmp_path):
     with pytest.raises(DataError, match="no connection"):
         bring(tmp_path, "http://127.0.0.1:9/file.tar")
@@ -551,7 +711,7 @@ class Evil:
         return (exec, ("raise SystemExit('the pickle ran code')",))
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_a_pickle_never_runs_code(tmp_path, protocol):
     path = tmp_path / "test_batch"
     path.write_bytes(pickle.dumps({"data": Evil(), "labels": []}, protocol))
