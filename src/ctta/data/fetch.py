@@ -118,7 +118,7 @@ def _persist(
         try:
             try:
                 _fill(source, part, kind, known, progress, patience)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address at all
                 raise _disk_or_network(error, part) from error
             _check(part, kind, known, progress)
         except SourceError as error:
