@@ -619,7 +619,10 @@ def test_a_member_of_an_archive_that_leads_elsewhere_is_let_alone(tmp_path, memb
 def test_folders_of_an_archive_cannot_climb_out_of_theirs(tmp_path):
     """The last four names are kept: one of them may be `..`."""
     data = tar_with(
-        *((name, tarfile.REGTYPE, "") for name in ("fog/1/../x.JPEG", "fog/1/n01/..", "fog/../1/x.JPEG"))
+        *(
+            (name, tarfile.REGTYPE, "")
+            for name in ("fog/1/../x.JPEG", "fog/1/n01/..", "fog/../1/x.JPEG", "fog/1/n01/..\\x.JPEG")
+        )
     )
     (tmp_path / "set.tar").write_bytes(data)
     archive = Archive("set.tar", (), "Set", known(data), corruptions=("fog",))

@@ -98,10 +98,13 @@ PAGE = (
     b'<html><form id="download-form" action="/download"><input name="id" value="1"></form>'
     b'<a href="/uc?confirm=1">go</a><![CDATA[x]]></html>'
 )
-PLAN = b"""defaults: {batch_size: 20, images: 100}
-cells:
-  - {model: 'embedded:', method: [tent, {palm: {lr: 1e-3}}], seed: [1, 2], when: 2020-01-02}
-  - &one {model: wrn-28-10, weights: mine.safetensors}
+PLAN = b"""dataset: embedded
+model: [{model: 'embedded:'}]
+methods: [tent, palm]
+seeds: &one [1, 2]
+images: 100
+set: {palm.steps: 2, tent: {lr: 1e-3}}
+batch_size: 20
 """
 
 
@@ -243,7 +246,7 @@ KINDS = {
 }
 
 
-OTHERS = {"yaml": "", "manifest of weights": "does not fit", "npm labels": "integer"}
+OTHERS = {"manifest of weights": "does not fit", "npm labels": "integer"}
 """Whole files of these kinds are read and then refused for what they hold."""
 
 # --- mutations --------------------------------------------------------------------------------------------------
