@@ -389,7 +389,7 @@ def test_one_byte_now_and_then_does_not_keep_a_download_alive(site, tmp_path, be
 
     site.pages["/a"] = drip
     begun = time.monotonic()
-    with pytest.raises(DataError, match="bytes came in"):
+    with pytest.raises(DataError, match="bytes came in|fell silent"):  # silent: a machine too busy to drip
         bring(tmp_path, site.address("/a"), patience=Patience(1, 0.2, 0, slowest=10_000))
     ended.set()
     assert time.monotonic() - begun < 30
