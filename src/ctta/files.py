@@ -1,4 +1,4 @@
-"""Files that are either complete or not there."""
+"""Files that are either complete or not there, and foreign parsers that may meet a damaged one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ctta.errors import StoreError
+from ctta.errors import CttaError, DataError, StoreError
 
 
 @contextlib.contextmanager
@@ -39,3 +39,15 @@ def write(path: Path, data: bytes) -> Path:
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}. Name another place.") from error
     return path
+
+
+@contextlib.contextmanager
+def parsing(what: str, cure: str, kind: type[CttaError] = DataError) -> Iterator[None]:
+    """Turn whatever a foreign parser raises on a damaged file into one typed error: "WHAT (REASON). CURE"."""
+    try:
+        yield
+    except CttaError:
+        raise
+    except Exception as error:  # no parser says all it may raise: numpy's header reader has a tokenizer's errors
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise kind(f"{what} ({reason}). {cure}") from error

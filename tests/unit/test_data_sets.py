@@ -252,7 +252,7 @@ before = resident()
 for data in sets:
     data.hash
     for start in range(0, 10000, 200):
-        data.batch(range(start, start + 200))
+        data.images(range(start, start + 200))
 print(resident() - before)
 """
 

@@ -27,6 +27,7 @@ import dataclasses
 import itertools
 import math
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ import yaml
 from ctta.bench.cell import Cell, prepare
 from ctta.bench.resolve import names_in, read_value
 from ctta.errors import SettingError
+from ctta.files import parsing
 from ctta.methods import find, list_methods
 from ctta.precision import PRECISIONS
 from ctta.settings import suggestion
@@ -102,13 +104,14 @@ def passes_of(method: str) -> float:
 def from_yaml(path: Path, **words: Any) -> list[Cell]:
     """Cells of a YAML file; words given beside it replace those in it."""
     try:
-        data = yaml.safe_load(path.read_text())
+        text = path.read_bytes()
     except OSError as error:
         raise SettingError(f"Could not read the grid {path}: {error.strerror or error}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} is not YAML: {error}") from error
+    with parsing(f"{path} is not YAML", "Correct it.", SettingError):
+        data = yaml.safe_load(text)
     if not isinstance(data, dict):
-        raise SettingError(f"Expected {path} to hold keys and values (keys: {', '.join(KEYS)}), but got {data!r}.")
+        got = reprlib.repr(data)
+        raise SettingError(f"Expected {path} to hold keys and values (keys: {', '.join(KEYS)}), but got {got}.")
     return from_words({**data, **words}, owner=str(path))
 
 

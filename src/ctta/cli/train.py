@@ -14,6 +14,7 @@ from rich.console import Console
 from ctta._version import __version__
 from ctta.cli.progress import step_bar
 from ctta.cli.recipe import recipe_options
+from ctta.files import parsing
 from ctta.settings import build
 from ctta.train import TrainSettings
 
@@ -108,7 +109,8 @@ def _train(model: Any, split: Any, settings: TrainSettings, resume: Path) -> Non
 def _manifest_of(weights: Path) -> Any:
     """Return how weights were made, if that is written beside them, else their name."""
     path = weights.with_suffix(".json")
-    return json.loads(path.read_text()) if path.is_file() else weights.name
+    with parsing(f"{path} is damaged", f"Delete it or write it again: it says how {weights.name} was made."):
+        return json.loads(path.read_text()) if path.is_file() else weights.name
 
 
 def write_weights(model: Any, out: Path, manifest: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
 from ctta.errors import DataError
+from ctta.files import parsing
 
 Sheet = NDArray[np.uint8]
 Rgb = tuple[float, float, float]
@@ -92,11 +93,11 @@ def _read(path: Path) -> Sheet:
         pillow = importlib.import_module("PIL.Image")
     except ImportError:
         raise DataError("Reading the frost photos takes Pillow: pip install pillow") from None
-    try:
-        with pillow.open(path) as image:
-            return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
-    except OSError as problem:
-        raise DataError(f"Expected a picture in {path}, but it cannot be read: {problem}.") from problem
+    with (
+        parsing(f"Expected a picture in {path}, but it cannot be read", "Use another copy."),
+        pillow.open(path) as image,
+    ):
+        return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
 
 
 def _resize(sheet: Sheet, scale: float) -> Sheet:

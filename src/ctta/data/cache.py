@@ -77,6 +77,69 @@ def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         ) from error
 
 
+@contextlib.contextmanager
+def locked(target: Path, progress: Progress = silent) -> Iterator[bool]:
+    """Be the only process that brings a file; yields whether another one did so meanwhile.
+
+    The system lets the lock go when its owner ends, however it ends, so that a dead owner holds nobody up. Where
+    there are no such locks (Windows, some network disks) nobody waits.
+    """
+    path = target.with_name(f".{target.name}.lock")
+    handle, waited = _lock(path, target, progress)
+    try:
+        yield waited
+    finally:
+        path.unlink(missing_ok=True)  # before it is let go: who waits for it finds that its file is gone
+        os.close(handle)
+
+
+def _lock(path: Path, target: Path, progress: Progress) -> tuple[int, bool]:
+    """Open and lock a file; if its name was removed meanwhile, once more, as the next may hold another one."""
+    waited = False
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise DataError(
+                f"Could not write in {path.parent}: {error.strerror or error}. Make room or choose another data "
+                "folder with --cache or CTTA_DATA."
+            ) from error
+        try:
+            if not _flock(handle, wait=False):
+                progress(f"waiting for another process that brings {target.name}", 0, None)
+                waited = _flock(handle, wait=True)
+            if _is_named(handle, path):
+                return handle, waited
+        except BaseException:  # Ctrl-C while waiting
+            os.close(handle)
+            raise
+        os.close(handle)
+        waited = True
+
+
+def _flock(handle: int, *, wait: bool) -> bool:
+    """Lock an open file; False if another process holds it and we are not to wait."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # a disk without locks
+        return True
+    return True
+
+
+def _is_named(handle: int, path: Path) -> bool:
+    """Whether the open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def write_bytes(target: Path, data: bytes) -> None:
     """Write a small file atomically."""
     with atomic(target) as file:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import io
 import os
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from ctta.data import npm, sniff
+from ctta.data import npm, plain_pickle, sniff
 from ctta.data.cache import cache_folder
 from ctta.data.dataset import Base, Indices, Labels, Pixels, hash_arrays
 from ctta.errors import DataError
+from ctta.files import parsing
 
 Split = Literal["train", "test"]
 PLANES = 3 * 32 * 32
@@ -141,19 +140,16 @@ def read_binary(path: Path, skip: int = 0, cure: str = "Use another copy.") -> t
 
 
 def read_pickle(path: Path, key: str = "labels", cure: str = "Use another copy.") -> tuple[Pixels, Labels]:
-    """Read a pickled batch: images N x 32 x 32 x 3 and labels. Only arrays and plain values are unpickled."""
+    """Read a pickled batch: images N x 32 x 32 x 3 and labels. See `plain_pickle` for what may be in it."""
     data = _bytes(path, cure)
     if sniff.sniff(data[: sniff.HEAD]) in ("html", "empty", "lfs", "gzip", "zip", "tar"):
         raise DataError(f"{path}: expected a Python pickle, got {sniff.spoken(data[: sniff.HEAD])}. {cure}")
-    try:
-        batch = _ArraysOnly(io.BytesIO(data), encoding="latin1").load()
-    except Exception as error:  # a damaged pickle may raise anything
-        raise DataError(
-            f"{path}: the pickle cannot be read ({error}): it is damaged or cut short. {cure}"
-        ) from error
-    pixels = batch.get("data") if isinstance(batch, dict) else None
-    classes = batch.get(key) if isinstance(batch, dict) else None
-    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or not isinstance(classes, list):
+    pixels, classes = None, None
+    with parsing(f"{path}: the pickle cannot be read, it is damaged or cut short", cure):
+        batch = plain_pickle.load(data)
+        if isinstance(batch, dict) and isinstance(batch.get("data"), plain_pickle.Parts):
+            pixels, classes = batch["data"].array(), _small_numbers(batch.get(key))
+    if pixels is None or pixels.ndim != 2 or classes is None:
         raise DataError(
             f"{path}: expected a batch with `data` (N x {PLANES:,}) and `{key}`, got something else. {cure}"
         )
@@ -165,32 +161,11 @@ def read_pickle(path: Path, key: str = "labels", cure: str = "Use another copy."
     return _upright(pixels), np.array(classes, np.int64)
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that builds numpy arrays and plain values and refuses to import anything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy._core", "numpy.core")  # renamed in numpy 2; old files keep the old name
-        match module, name:
-            case "numpy.core.multiarray", "_reconstruct":
-                return _reconstruct
-            case "numpy", "ndarray":
-                return np.ndarray
-            case "numpy", "dtype":
-                return np.dtype
-            case "_codecs", "encode":  # how protocol 2 writes bytes
-                return _encode
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a data file has no need of")
-
-
-def _reconstruct(kind: type, shape: tuple[int, ...], code: str) -> Any:
-    """Make the empty array that the pickle then fills."""
-    if kind is not np.ndarray:
-        raise pickle.UnpicklingError("it builds something other than an array")
-    return np.ndarray.__new__(np.ndarray, shape, np.dtype(code))
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    return text.encode(encoding)
+def _small_numbers(value: object) -> list[int] | None:
+    """Return a list of plain numbers, or None: numpy would walk whatever lists a file ties into each other."""
+    if isinstance(value, list) and all(type(label) is int and 0 <= label < 2**31 for label in value):
+        return value
+    return None
 
 
 def _upright(planes: Pixels) -> Pixels:

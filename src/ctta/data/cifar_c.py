@@ -21,6 +21,7 @@ from ctta.data.cache import cache_folder
 from ctta.data.catalogue import CIFAR_C_MD5
 from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
 from ctta.errors import DataError
+from ctta.files import parsing
 from ctta.settings import suggestion
 
 FULL = 10_000
@@ -59,7 +60,8 @@ class CifarC(Base):
         """Return the chosen images, N x 32 x 32 x 3, 8-bit RGB."""
         rows = self.rows(indices) + self.start
         check_npy(self.path, (self.count * len(self.severities), 32, 32, 3), self._cure)
-        mapped: Pixels = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        with parsing(f"{self.path} cannot be mapped into memory", self._cure):
+            mapped: Pixels = np.load(self.path, mmap_mode="r", allow_pickle=False)
         return np.array(mapped[rows])  # a copy: the map ends here
 
     @functools.cached_property
@@ -102,14 +104,12 @@ def check_npy(path: Path, shape: tuple[int, ...], cure: str) -> int:
     """Refuse a file that is not exactly a uint8 array of that shape; return where its data begin, in bytes."""
     sniff.require(path, "npy", cure)
     with path.open("rb") as file:
-        try:
+        with parsing(f"{path}: the header of the .npy file is damaged", cure):
             version = np.lib.format.read_magic(file)
             read = (
                 np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             )
             found, fortran, dtype = read(file)
-        except (ValueError, EOFError) as error:
-            raise DataError(f"{path}: the header of the .npy file is damaged ({error}). {cure}") from error
         begin, size = file.tell(), os.fstat(file.fileno()).st_size
     if found != shape or dtype != np.uint8 or fortran:
         raise DataError(f"{path}: expected uint8 of shape {shape}, got {dtype} of shape {found}. {cure}")
@@ -122,7 +122,8 @@ def check_npy(path: Path, shape: tuple[int, ...], cure: str) -> int:
 
 def _labels(path: Path, rows: int, cure: str) -> Labels:
     check_npy(path, (rows,), cure)
-    stored: Pixels = np.load(path, allow_pickle=False)
+    with parsing(f"{path}: the .npy file is damaged", cure):
+        stored: Pixels = np.load(path, allow_pickle=False)
     return stored.astype(np.int64)
 
 

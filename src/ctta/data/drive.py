@@ -25,13 +25,16 @@ def confirmed(page: str, base: str) -> str | None:
     The answer must stay on the same site as the page.
     """
     reader = _Page()
-    reader.feed(page)
     found = None
-    if reader.action is not None and "id" in reader.fields:
-        found = urljoin(base, reader.action) + "?" + urlencode(reader.fields)
-    elif reader.link is not None:
-        found = urljoin(base, reader.link)
-    if found is None or found == base or _site(found) != _site(base):
+    try:
+        reader.feed(page)
+        if reader.action is not None and "id" in reader.fields:
+            found = urljoin(base, reader.action) + "?" + urlencode(reader.fields)
+        elif reader.link is not None:
+            found = urljoin(base, reader.link)
+        if found is None or found == base or _site(found) != _site(base):
+            return None
+    except (ValueError, AssertionError):  # markup or an address that Python's parsers do not take
         return None
     return found
 

@@ -2,20 +2,21 @@
 
 The bytes gather in `NAME.part` beside the target. An interrupted download leaves that file and goes on from it
 next time (HTTP Range) when a checksum is known to catch a part of something else; the final name appears only by a
-rename after size and checksum fit.
+rename after size and checksum fit. Of several processes that want one file, one downloads and the others wait.
 """
 
 from __future__ import annotations
 
 import errno
 import http.client
+import itertools
 import os
 import shutil
 import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from ctta._version import __version__
 from ctta.data import drive, sniff
-from ctta.data.cache import BLOCK, Digests, Progress, make_folder, mismatch, silent
+from ctta.data.cache import BLOCK, Digests, Progress, locked, make_folder, mismatch, silent
 from ctta.errors import DataError
 
 AGENT = f"ctta/{__version__}"
@@ -42,12 +43,16 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to bear with a source: attempts, seconds of silence, seconds to the next attempt (doubling)."""
+    """How long to bear with a source: attempts, seconds of silence, seconds to the next attempt (doubling).
+
+    A server that sends fewer than `slowest` bytes a second during `timeout` seconds counts as silent.
+    """
 
     attempts: int = 4
     timeout: float = 30.0
     wait: float = 1.0
     sleep: Callable[[float], None] = time.sleep
+    slowest: float = 1000.0
 
 
 def fetch(
@@ -66,6 +71,22 @@ def fetch(
     """
     known, patience = known or Digests(), patience or Patience()
     make_folder(target.parent)
+    with locked(target, progress) as waited:
+        if waited and known.checksum and target.is_file() and mismatch(target, known, progress) is None:
+            return target  # the process we waited for brought it
+        return _from_any(sources, target, kind, known, progress, patience, cure)
+
+
+def _from_any(
+    sources: Sequence[str],
+    target: Path,
+    kind: str | None,
+    known: Digests,
+    progress: Progress,
+    patience: Patience,
+    cure: str,
+) -> Path:
+    """Try one source after the other; only one process does this for a target at a time."""
     part = target.with_name(target.name + ".part")
     failures = []
     for source in sources:
@@ -74,7 +95,12 @@ def fetch(
         except SourceError as error:
             failures.append(f"\n  {source}: {error}.")
             continue
-        os.replace(part, target)
+        try:
+            os.replace(part, target)
+        except OSError as error:
+            raise DataError(
+                f"Could not rename {part} to {target.name}: {error.strerror}. {cure}".rstrip()
+            ) from error
         return target
     if not known.checksum:
         part.unlink(missing_ok=True)  # it could not be resumed safely
@@ -91,8 +117,8 @@ def _persist(
         resumed = part.exists()
         try:
             try:
-                _fill(source, part, kind, known, progress, patience.timeout)
-            except (OSError, http.client.HTTPException) as error:
+                _fill(source, part, kind, known, progress, patience)
+            except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address at all
                 raise _disk_or_network(error, part) from error
             _check(part, kind, known, progress)
         except SourceError as error:
@@ -134,12 +160,14 @@ def _check(part: Path, kind: str | None, known: Digests, progress: Progress) -> 
         raise SourceError(problem)
 
 
-def _fill(source: str, part: Path, kind: str | None, known: Digests, progress: Progress, timeout: float) -> None:
+def _fill(
+    source: str, part: Path, kind: str | None, known: Digests, progress: Progress, patience: Patience
+) -> None:
     """Copy or download one source into the part file."""
     if source.startswith("gdrive:"):
-        _download(drive.address(source), part, kind, known, progress, timeout, confirm=True)
+        _download(drive.address(source), part, kind, known, progress, patience, confirm=True)
     elif source.startswith(("http://", "https://")):
-        _download(source, part, kind, known, progress, timeout)
+        _download(source, part, kind, known, progress, patience)
     else:
         _copy(local_path(source), part, progress)
 
@@ -172,19 +200,20 @@ def _download(
     kind: str | None,
     known: Digests,
     progress: Progress,
-    timeout: float,
+    patience: Patience,
     *,
     confirm: bool = False,
+    resume: bool = True,
 ) -> None:
     """Download into the part file, from where it ends if it may be resumed."""
-    start = part.stat().st_size if part.exists() and known.checksum else 0
+    start = part.stat().st_size if resume and part.exists() and known.checksum else 0
     if known.size is not None and start >= known.size:
         return  # complete already: only the check is left
     request = urllib.request.Request(address, headers={"User-Agent": AGENT, "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
-        response = urllib.request.urlopen(request, timeout=timeout)
+        response = _open(request, patience.timeout)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             error.close()
@@ -193,17 +222,61 @@ def _download(
         error.close()
         raise SourceError(f"the server answered {error.code} {error.reason}", again=again) from error
     with response:
-        if start and not _continues(response, start):
+        if start and not _continues(response, start, known):
             start = 0
-        first = response.read(sniff.HEAD)
-        if sniff.sniff(first) == "html" and start == 0:
-            page = (first + response.read(BLOCK)).decode("utf-8", "replace")
-            _follow_page(page, address, part, kind, known, progress, timeout, confirm=confirm)
+            if response.status == http.HTTPStatus.PARTIAL_CONTENT:  # a piece from another place: ask for the whole
+                response.close()
+                _download(address, part, kind, known, progress, patience, confirm=confirm, resume=False)
+                return
+        blocks = _blocks(response, patience)
+        first = b""
+        while len(first) < sniff.HEAD and (block := next(blocks, b"")):
+            first += block
+        if sniff.sniff(first[: sniff.HEAD]) == "html" and start == 0:
+            page = _page(first, blocks)
+            _follow_page(page, address, part, kind, known, progress, patience, confirm=confirm)
             return
         total = _total(response, start, known)
-        if start == 0 and first and not sniff.fits(first, kind):
-            raise SourceError(f"expected {sniff.KINDS[kind or ''][0]}, got {sniff.spoken(first)}")
-        _receive(response, first, part, start, total, progress)
+        if start == 0 and first and not sniff.fits(first[: sniff.HEAD], kind):
+            raise SourceError(f"expected {sniff.KINDS[kind or ''][0]}, got {sniff.spoken(first[: sniff.HEAD])}")
+        _receive(itertools.chain([first], blocks), part, start, total, progress)
+
+
+class _WebOnly(urllib.request.HTTPRedirectHandler):
+    """Follow redirects to web addresses only: urllib would follow one to ftp as well."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if not newurl.startswith(("http://", "https://")):
+            fp.close()
+            raise SourceError(f"the server leads to {newurl}, which is no web address")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(request: urllib.request.Request, timeout: float) -> Any:
+    """Send the request and return the answer, its body still to be read."""
+    return urllib.request.build_opener(_WebOnly).open(request, timeout=timeout)
+
+
+def _blocks(response: Any, patience: Patience) -> Iterator[bytes]:
+    """Yield the body as it comes, and give up a server that only keeps the connection alive."""
+    begun, came = time.monotonic(), 0
+    while block := response.read1(BLOCK):
+        yield block
+        came += len(block)
+        if time.monotonic() - begun > patience.timeout:
+            if came < patience.slowest * patience.timeout:
+                raise SourceError(f"only {came:,} bytes came in {patience.timeout:.0f} s", again=True)
+            begun, came = time.monotonic(), 0
+
+
+def _page(first: bytes, blocks: Iterator[bytes]) -> str:
+    """Read a web page, at most a block of it."""
+    page = first
+    while len(page) < BLOCK and (block := next(blocks, b"")):
+        page += block
+    return page.decode("utf-8", "replace")
 
 
 def _follow_page(
@@ -213,23 +286,25 @@ def _follow_page(
     kind: str | None,
     known: Digests,
     progress: Progress,
-    timeout: float,
+    patience: Patience,
     *,
     confirm: bool,
 ) -> None:
     """Pass Google Drive's question about large files; any other page is a failure of the source."""
     if confirm and (answer := drive.confirmed(page, address)):
-        _download(answer, part, kind, known, progress, timeout)
+        _download(answer, part, kind, known, progress, patience)
         return
     expected = sniff.KINDS[kind][0] if kind else "a file"
     hint = drive.explain(page) if confirm else ""
     raise SourceError(f"expected {expected}, got a web page{hint}")
 
 
-def _continues(response: Any, start: int) -> bool:
-    """Say whether the server goes on where we stopped; a plain 200 starts from the beginning."""
+def _continues(response: Any, start: int, known: Digests) -> bool:
+    """Say whether the server goes on where we stopped, and to the end; a plain 200 starts from the beginning."""
     sent = str(response.headers.get("Content-Range", ""))
-    return response.status == http.HTTPStatus.PARTIAL_CONTENT and sent.startswith(f"bytes {start}-")
+    length = str(response.headers.get("Content-Length", ""))
+    fits = known.size is None or not length.isdigit() or start + int(length) == known.size
+    return response.status == http.HTTPStatus.PARTIAL_CONTENT and sent.startswith(f"bytes {start}-") and fits
 
 
 def _total(response: Any, start: int, known: Digests) -> int | None:
@@ -241,20 +316,23 @@ def _total(response: Any, start: int, known: Digests) -> int | None:
     return total if total is not None else known.size
 
 
-def _receive(response: Any, first: bytes, part: Path, start: int, total: int | None, progress: Progress) -> None:
+def _receive(blocks: Iterable[bytes], part: Path, start: int, total: int | None, progress: Progress) -> None:
     """Write what the server sends behind the first `start` bytes."""
     name = part.name.removesuffix(".part")
     done = start
     with part.open("ab" if start else "wb") as file:
-        block = first
-        while block:
-            file.write(block)
-            done += len(block)
-            progress(f"downloading {name}", done, total)
-            try:
-                block = response.read1(BLOCK)
-            except (http.client.HTTPException, ConnectionError) as error:
-                raise SourceError(f"the connection broke after {done:,} bytes ({error})", again=True) from error
+        try:
+            for block in blocks:
+                file.write(block)
+                done += len(block)
+                progress(f"downloading {name}", done, total)
+                if total is not None and done > total:
+                    break  # no length was announced, and it may never end
+        except (http.client.HTTPException, ConnectionError) as error:
+            raise SourceError(f"the connection broke after {done:,} bytes ({error})", again=True) from error
+    if total is not None and done > total:
+        part.unlink()
+        raise SourceError(f"expected {total:,} bytes, the server sends more")
     if total is not None and done < total:
         raise SourceError(f"the connection closed after {done:,} of {total:,} bytes", again=True)
 

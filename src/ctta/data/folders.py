@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from ctta.data.cache import cache_folder
 from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
 from ctta.data.pixels import CHOICES, Preprocessing, read_image
 from ctta.errors import DataError
+from ctta.files import parsing
 from ctta.settings import suggestion
 
 SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
 IDS_NAME = "imagenet_test_image_ids.txt"
 IDS_MD5 = "8de8bbba2cf05cb54190e49247375985"
 """MD5 of the official list of 5,000 images, line ends as \\n and none at the end."""
+LISTED = re.compile(r"[^/<.\0][^/\0]*/[^/.\0][^/\0]*")
+"""A line of a list of images: CLASS/NAME, neither of them hidden."""
 SAMPLES = 64
 TINY_LIST = "val_annotations.txt"
 """Beside the folder `images` of Tiny-ImageNet's validation set: a line an image, name and class first."""
@@ -76,7 +80,8 @@ class ImageFolder(Base):
         for file, place in zip(self.files, self.places, strict=True):
             sha.update(f"{file}|{_stat(self.root / place)}|".encode())
         for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if self.files else []:
-            sha.update((self.root / self.places[k]).read_bytes())
+            with parsing(f"{self.root / self.places[k]} cannot be read", "Get or unpack the dataset again."):
+                sha.update((self.root / self.places[k]).read_bytes())
         return sha.hexdigest()
 
 
@@ -140,11 +145,9 @@ def read_ids(path: str | os.PathLike[str] | None = None) -> list[str]:
     cure = f"Give the file {IDS_NAME} of RobustBench (pip install robustbench brings it)."
     if not source.is_file():
         raise DataError(f"There is no list of images {source}. {cure}")
-    try:
+    with parsing(f"{source}: expected a list of image names", cure):
         lines = source.read_text("ascii").split()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{source}: expected a list of image names, got other data. {cure}") from error
-    wrong = next((line for line in lines if line.count("/") != 1 or ".." in line or line.startswith("<")), None)
+    wrong = next((line for line in lines if not LISTED.fullmatch(line)), None)
     if wrong is not None or not lines:
         raise DataError(f"{source}: expected one `CLASS/NAME.JPEG` a line, got {wrong or 'nothing'}. {cure}")
     digest = hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest()
@@ -210,7 +213,8 @@ def _listed(folder: Path, cure: str) -> tuple[list[str], list[str]]:
 def _tiny_validation(path: Path) -> list[str]:
     """Read Tiny-ImageNet's list of validation images as sorted `CLASS/NAME`; every one must be there."""
     cure = "Unpack the archive of Tiny-ImageNet again."
-    lines = [line.split("\t") for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
+    with parsing(f"{path} cannot be read", cure):
+        lines = [line.split("\t") for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
     wrong = next((line for line in lines if len(line) < 2 or not line[1] or "/" in line[0] + line[1]), None)
     if wrong is not None or not lines:
         got = "nothing" if wrong is None else repr("\t".join(wrong)[:60])
@@ -225,7 +229,8 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _require_files(folder: Path, files: list[str], cure: str) -> None:
-    missing = [file for file in files if not (folder / file).is_file()]
+    with parsing(f"{folder}: a name that no disk takes", cure):
+        missing = [file for file in files if not (folder / file).is_file()]
     if missing:
         raise DataError(
             f"{folder}: {len(missing):,} of {len(files):,} listed images are missing, first {missing[0]}. {cure}"

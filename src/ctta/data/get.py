@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ctta.data import catalogue, npm
-from ctta.data.cache import Progress, atomic, cache_folder, make_folder, mismatch, silent, verify
+from ctta.data.cache import Progress, atomic, cache_folder, locked, make_folder, mismatch, silent, verify
 from ctta.data.catalogue import Archive, Entry
 from ctta.data.fetch import Patience, fetch, free_space, local_path
 from ctta.data.unpack import marker, unpack
@@ -39,7 +39,9 @@ def get(
     for part in _parts(entry, only, source):
         found = present(part, root)
         if found is None:
-            found = _bring(entry, part, root, source, keep, progress, patience)
+            make_folder(root)
+            with locked(root / f"{part[0].name}.get", progress):  # until it is unpacked
+                found = present(part, root) or _bring(entry, part, root, source, keep, progress, patience)
         paths.append(found)
     return paths
 

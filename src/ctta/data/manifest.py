@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ctta.data.cache import write_bytes
-from ctta.errors import DataError
+from ctta.files import parsing
 
 NAME = "ctta-made.json"
+PLAIN = re.compile(r"\w{1,100}(\.npy|/[1-5])")
+"""Names of files and folders that `make` fills."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,27 @@ def read(folder: Path) -> Manifest | None:
     path = folder / NAME
     if not path.is_file():
         return None
-    try:
+    with parsing(f"{path} is not a manifest of `ctta data make`", f"Delete {folder} and make it again."):
         data = json.loads(path.read_bytes())
         files = {str(name): Made(**made) for name, made in data.pop("files").items()}
-        return Manifest(**{**data, "severities": tuple(data["severities"]), "files": files})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path} is not a manifest of `ctta data make` ({error}). Delete {folder} and make it again."
-        ) from error
+        found = Manifest(**{**data, "severities": tuple(data["severities"]), "files": files})
+        _check(found)
+    return found
+
+
+def _check(manifest: Manifest) -> None:
+    """Refuse values that no manifest of ours has."""
+    numbers = (manifest.images, manifest.seed, *manifest.severities)
+    texts = [manifest.dataset, manifest.source, manifest.version]
+    texts += [text for made in manifest.files.values() for text in (made.md5, made.state)]
+    if not all(type(number) is int for number in numbers) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a value of another type")
+    if manifest.images < 1 or not manifest.severities or not set(manifest.severities) <= {1, 2, 3, 4, 5}:
+        raise ValueError(f"{manifest.images} images, severities {manifest.severities}")
+    if len(set(manifest.severities)) < len(manifest.severities):
+        raise ValueError("a severity twice")
+    if wrong := next((name for name in manifest.files if not PLAIN.fullmatch(name)), None):
+        raise ValueError(f"the file name {wrong!r}")
 
 
 def write(folder: Path, manifest: Manifest) -> None:

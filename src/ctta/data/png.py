@@ -10,22 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctta.data import sniff
-from ctta.errors import DataError
+from ctta.files import parsing
 
 Pixels = NDArray[np.uint8]
+LARGEST = 100_000_000
+"""Pixels of the largest image read: 300 MB."""
 
 
 def read_png(path: Path, cure: str = "Use another copy.") -> Pixels:
     """Return the image, H x W x 3. Only 8-bit RGB without interlacing is read: what the CIFAR-10 package holds."""
     sniff.require(path, "png", cure)
-    try:
+    with parsing(f"{path}: a damaged PNG image", cure):
         return decode(path.read_bytes())
-    except (ValueError, struct.error, zlib.error) as error:
-        raise DataError(f"{path}: a damaged PNG image ({error}). {cure}") from error
 
 
 def decode(data: bytes) -> Pixels:
-    """Decode the bytes of a PNG file; ValueError, struct.error or zlib.error when they are damaged."""
+    """Decode the bytes of a PNG file; ValueError, IndexError, struct.error or zlib.error when they are damaged."""
     header, packed = b"", []
     position = 8
     while True:
@@ -44,8 +44,11 @@ def decode(data: bytes) -> Pixels:
     width, height, *form = struct.unpack(">IIBBBBB", header)
     if form != [8, 2, 0, 0, 0]:
         raise ValueError("not 8-bit RGB without interlacing")
-    raw = zlib.decompress(b"".join(packed))
-    if len(raw) != height * (1 + 3 * width):
+    if width * height > LARGEST:
+        raise ValueError(f"{width} x {height} pixels are more than {LARGEST:,}")
+    size = height * (1 + 3 * width)
+    raw = zlib.decompressobj().decompress(b"".join(packed), size + 1)  # a bomb unpacks to far more
+    if len(raw) != size:
         raise ValueError(f"{len(raw):,} bytes of pixels for {width} x {height}")
     return _unfilter(np.frombuffer(raw, np.uint8).reshape(height, 1 + 3 * width), width)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import zipfile
-import zlib
 from dataclasses import dataclass
 from importlib import resources
 
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 
 from ctta.data.dataset import Arrays, Labels, Pixels
 from ctta.errors import DataError
+from ctta.files import parsing
 
 FILE = "sample.npz"
 CURE = "Install ctta again."
@@ -42,13 +41,11 @@ def embedded_dataset() -> Arrays:
 @functools.cache
 def read_sample() -> Sample:
     """Read the packaged file once; the arrays are read-only."""
-    try:
+    with parsing(f"The embedded sample {FILE} is damaged", CURE):
         data = resources.files("ctta.data").joinpath(FILE).read_bytes()
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             images = unpack(arrays["images"])
             labels, numbers = arrays["labels"].astype(np.int64), arrays["numbers"].astype(np.int64)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"The embedded sample {FILE} is damaged ({error}). {CURE}") from error
     if images.shape != (1000, 32, 32, 3) or labels.shape != (1000,):
         raise DataError(f"The embedded sample {FILE} has images of shape {images.shape}. {CURE}")
     for array in (images, labels, numbers):

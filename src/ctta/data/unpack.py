@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -14,6 +13,7 @@ from ctta.data import npm, sniff
 from ctta.data.cache import BLOCK, Digests, Progress, atomic, silent, write_bytes
 from ctta.data.catalogue import Archive
 from ctta.errors import DataError
+from ctta.files import parsing
 
 
 def unpack(archive: Archive, file: Path, root: Path, progress: Progress = silent) -> Path:
@@ -27,18 +27,15 @@ def unpack(archive: Archive, file: Path, root: Path, progress: Progress = silent
     sniff.require(file, "tar", "Download it again.")
     placed = set()
     total = file.stat().st_size
-    try:
-        with file.open("rb") as raw:
-            for name, stream in _walk(raw):
-                where = _target(archive, name)
-                if where is None:
-                    continue
-                known_file = next((m.known for m in archive.members if m.path == where), Digests())
-                _stream(stream, folder / where, known_file, durable=bool(archive.members))
-                placed.add(where)
-                progress(f"unpacking {file.name}", min(raw.tell(), total), total)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise DataError(f"{file}: the archive breaks off or is damaged ({error}). Download it again.") from error
+    with parsing(f"{file}: the archive breaks off or is damaged", "Download it again."), file.open("rb") as raw:
+        for name, stream in _walk(raw):
+            where = _target(archive, name)
+            if where is None:
+                continue
+            known_file = next((m.known for m in archive.members if m.path == where), Digests())
+            _stream(stream, folder / where, known_file, durable=bool(archive.members))
+            placed.add(where)
+            progress(f"unpacking {file.name}", min(raw.tell(), total), total)
     missing = [member.path for member in archive.members if member.path not in placed]
     if missing or not placed:
         raise DataError(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ctta.checkpoint import digest
 from ctta.errors import DataError
+from ctta.files import parsing
 
 PREFIXES = ("module.", "model.")
 NORMALISERS = {"mu", "sigma", "mean", "std", "normalize.mean", "normalize.std"}
@@ -33,33 +34,37 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     loaded = _read_safetensors(source) if source.suffix == ".safetensors" else _read_torch(source)
     if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
         loaded = loaded["state_dict"]
-    if not isinstance(loaded, Mapping) or not all(isinstance(v, Tensor) for v in loaded.values()):
+    if not isinstance(loaded, Mapping) or not all(map(_is_entry, loaded.items())):
         raise DataError(
             f"{source}: expected a state dict of tensors, got a {type(loaded).__name__} of other things."
         )
     return strip_prefixes(dict(loaded))
 
 
+def _is_entry(entry: tuple[object, object]) -> bool:
+    """Whether it is a name with a plain tensor, as every entry of a state dict of ours."""
+    name, value = entry
+    if not isinstance(name, str) or not isinstance(value, Tensor):
+        return False
+    return value.layout == torch.strided and not value.is_quantized and not value.is_meta
+
+
 def _read_safetensors(source: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with parsing(f"{source} is not a complete safetensors file", "Fetch it again."):
         return load_file(source)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise DataError(f"{source} is not a complete safetensors file ({error}): fetch it again.") from error
 
 
 def _read_torch(source: Path) -> Any:
-    try:
-        return torch.load(source, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise DataError(
-            f"{source} holds more than tensors, and running what it holds is not safe ({str(error)[:200]}). "
-            "Save its state dict alone: torch.save(checkpoint['state_dict'], path)."
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise DataError(f"{source} is not a complete torch file ({error}): fetch it again.") from error
+    with parsing(f"{source} is not a complete torch file", "Fetch it again."):
+        try:
+            return torch.load(source, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise DataError(
+                f"{source} holds more than tensors, and running what it holds is not safe ({str(error)[:200]}). "
+                "Save its state dict alone: torch.save(checkpoint['state_dict'], path)."
+            ) from error
 
 
 def strip_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:

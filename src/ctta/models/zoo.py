@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ctta.errors import DataError, SettingError
+from ctta.files import parsing
 from ctta.models.normalise import Normalise, Normalised
 from ctta.models.resnet import BasicBlock, Bottleneck, CifarResNet, ResNet
 from ctta.models.resnext import ResNeXt29
@@ -151,7 +152,11 @@ def _from_manifest(path: Path, classes: int | None) -> nn.Module:
         raise DataError(
             f"{manifest} is not there, so the architecture of {path} is unknown: load(ARCH, weights=PATH)."
         )
-    return _from_file(json.loads(manifest.read_text())["arch"], path, classes)
+    with parsing(
+        f"{manifest} does not say the architecture (`arch`)", "Load it by name: load(ARCH, weights=PATH)."
+    ):
+        arch = str(json.loads(manifest.read_text())["arch"])
+    return _from_file(arch, path, classes)
 
 
 def _embedded(rest: str) -> nn.Module:

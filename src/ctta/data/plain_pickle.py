@@ -1,0 +1,191 @@
+"""Pickles of plain values and arrays, read without the unpickler: no name in a file is ever looked up.
+
+An unpickler calls what the file names with what the file gives. Even if all it may name is numpy's own, numpy
+trusts the state of a dtype or an array, and a crafted one reads and frees memory of the file's choice. Here the
+standard library cuts the file into opcodes, and what the few a data file needs ask for is done by hand: texts,
+bytes, numbers, lists, tuples, dicts keyed by text, and arrays, which are built from checked parts afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+PLAIN = {
+    *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+    *("SHORT_BINSTRING", "BINSTRING", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+}
+"""Opcodes that put the value they carry on the stack. Strings of Python 2 come as latin1."""
+
+CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+CODES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "uint8"}
+"""The dtypes an array may have: numbers only."""
+
+NAMES = {
+    "numpy ndarray",
+    "numpy dtype",
+    "numpy.core.multiarray _reconstruct",
+    "numpy.core.numeric _frombuffer",  # protocol 5
+    "_codecs encode",  # how Python 3 writes bytes in protocol 2
+}
+MARK = object()
+
+
+@dataclass(frozen=True)
+class Name:
+    """What the file wants imported; it only stands for it."""
+
+    name: str
+
+
+@dataclass
+class Kind:
+    """The dtype of an array."""
+
+    code: str
+    order: Literal["|", "<", ">"] = "|"
+
+
+@dataclass
+class Parts:
+    """An array: empty first, then what its state says. Nothing of it is believed before `array` is called."""
+
+    shape: Any = None
+    kind: Kind | None = None
+    fortran: Any = False
+    data: Any = None
+
+    def array(self) -> NDArray[Any]:
+        """Build the array, if type, shape and the number of bytes fit each other."""
+        shape = self.shape
+        if not isinstance(self.kind, Kind) or type(shape) is not tuple or len(shape) > 32:
+            raise ValueError("an array without type or shape")
+        if not all(type(side) is int and 0 <= side < 2**40 for side in shape):
+            raise ValueError("an array with impossible sides")
+        data = self.data.encode("latin1") if isinstance(self.data, str) else self.data
+        dtype = np.dtype(self.kind.code).newbyteorder(self.kind.order)
+        if not isinstance(data, bytes | bytearray) or len(data) != math.prod(shape) * dtype.itemsize:
+            raise ValueError("an array whose bytes do not fit its shape")
+        return np.frombuffer(data, dtype).reshape(shape, order="F" if self.fortran else "C")
+
+
+def load(data: bytes) -> Any:
+    """Return the value of a pickle of protocol 2 to 5; ValueError, IndexError or KeyError if it is none.
+
+    Arrays come as `Parts`. Keys of dicts are texts, also where the file has bytes.
+    """
+    stack: list[Any] = []
+    memo: dict[Any, Any] = {}
+    for opcode, argument, _ in pickletools.genops(data):
+        name = opcode.name
+        if name in PLAIN:
+            stack.append(argument)
+        elif name in CONSTANTS:
+            stack.append(CONSTANTS[name])
+        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif name == "MARK":
+            stack.append(MARK)
+        elif name not in ("PROTO", "FRAME", "STOP"):
+            _combine(name, argument, stack)
+    return stack.pop()
+
+
+def _combine(name: str, argument: Any, stack: list[Any]) -> None:
+    """Do an opcode that takes values off the stack."""
+    match name:
+        case "EMPTY_LIST" | "EMPTY_DICT":
+            stack.append([] if name == "EMPTY_LIST" else {})
+        case "TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE":
+            values = _above_mark(stack) if name == "TUPLE" else _take(stack, int(name[-1]))
+            stack.append(tuple(values))
+        case "APPEND" | "APPENDS":
+            values = _above_mark(stack) if name == "APPENDS" else _take(stack, 1)
+            _top(stack, list).extend(values)
+        case "SETITEM" | "SETITEMS":
+            values = _above_mark(stack) if name == "SETITEMS" else _take(stack, 2)
+            _top(stack, dict).update(zip(map(_text, values[::2]), values[1::2], strict=True))
+        case "GLOBAL":
+            stack.append(_name(argument))
+        case "STACK_GLOBAL":
+            stack.append(_name(" ".join(map(_text, _take(stack, 2)))))
+        case "REDUCE":
+            call, arguments = _take(stack, 2)
+            stack.append(_made(call, arguments))
+        case "BUILD":
+            (state,) = _take(stack, 1)
+            _fill(stack[-1], state)
+        case _:
+            raise ValueError(f"it holds {name}, which a data file has no need of")
+
+
+def _take(stack: list[Any], count: int) -> list[Any]:
+    """Take the topmost values."""
+    values = stack[-count:]
+    if len(values) < count or any(value is MARK for value in values):
+        raise ValueError("a value is missing")
+    del stack[-count:]
+    return values
+
+
+def _above_mark(stack: list[Any]) -> list[Any]:
+    """Take the values above the topmost mark, and the mark."""
+    values: list[Any] = []
+    while (value := stack.pop()) is not MARK:
+        values.append(value)
+    return values[::-1]
+
+
+def _top(stack: list[Any], kind: type) -> Any:
+    if type(stack[-1]) is not kind:
+        raise ValueError(f"a {kind.__name__} is missing")
+    return stack[-1]
+
+
+def _text(key: Any) -> str:
+    """Return a key as text. Nothing else is hashed: a nest of tuples would overrun the stack."""
+    if type(key) not in (str, bytes):
+        raise ValueError(f"a key that is a {type(key).__name__}, not a text")
+    return key if isinstance(key, str) else key.decode("latin1")
+
+
+def _name(asked: str) -> Name:
+    name = asked.replace("numpy._core", "numpy.core")  # renamed in numpy 2; old files keep the old name
+    if name not in NAMES:
+        raise ValueError(f"it asks for {asked.replace(' ', '.')}, which a data file has no need of")
+    return Name(name.rpartition(" ")[2])
+
+
+def _made(call: Any, arguments: Any) -> Any:
+    """Do what a call stands for: start an array, name its type, encode a text."""
+    if type(arguments) is not tuple:
+        raise ValueError("a call without arguments")
+    match call, arguments:
+        case Name("_reconstruct"), (Name("ndarray"), (0,), _):
+            return Parts()
+        case Name("_frombuffer"), (data, Kind() as kind, shape, order):
+            return Parts(shape, kind, order == "F", data)
+        case Name("dtype"), (str(code), *_) if code in CODES:
+            return Kind(code)
+        case Name("encode"), (str(text), "latin1"):
+            return text.encode("latin1")
+    raise ValueError("it builds something other than an array of numbers")
+
+
+def _fill(thing: Any, state: Any) -> None:
+    """Take the state of an array or of its type."""
+    match thing, state:
+        case Parts(), (1, shape, Kind() as kind, fortran, data):
+            thing.shape, thing.kind, thing.fortran, thing.data = shape, kind, fortran, data
+        case Kind(), (3 | 4, "|" | "<" | ">" as order, None, None, None, -1, -1, 0, *_):
+            thing.order = order
+        case _:
+            raise ValueError("a state that neither an array of numbers nor its type has")
