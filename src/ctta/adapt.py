@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from ctta.methods.copies import cached_tensors, copy_network
 from ctta.methods.layers import all_finite, same_bits
 from ctta.methods.layout import use_fast_layout, use_plain_layout
 from ctta.methods.registry import MethodEntry, find
-from ctta.methods.state import State, networks_of, undisturbed
+from ctta.methods.state import State, network_tensors, networks_of, undisturbed
 
 META = "adapter"
 
@@ -119,7 +119,7 @@ class Adapter(nn.Module):
     _guard: InputGuard
     _snapshot: dict[str, Tensor]
     _fingerprint: str | None
-    _layout_settled: bool
+    _layout: Literal["given", "on trial", "fast", "plain"]
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Adapter(nn.Module):
             _require_movable(own)
             changes_nothing = (entry.method.adapts, entry.method.statistics) == ("none", "source")
             keep = inplace or changes_nothing  # not ours to rearrange, or to answer bit for bit as the model
-            self._layout_settled = keep or not use_fast_layout(own)
+            self._layout = "given" if keep or not use_fast_layout(own) else "on trial"
             self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
         self._snapshot = {}
         self._fingerprint = None
@@ -207,16 +207,22 @@ class Adapter(nn.Module):
 
     def _settle_layout(self, x: Tensor) -> None:
         """Before the first batch: a model that cannot work in the fast layout goes back to the plain one."""
-        if self._layout_settled or self._answers(x):
-            self._layout_settled = True
+        if self._layout != "on trial":
             return
-        networks = networks_of(self.method)
-        for network in networks:
+        if self._answers(x):
+            self._layout = "fast"
+            return
+        held = [(value, value.data) for net in networks_of(self.method) for value in network_tensors(net).values()]
+        self._use_plain_layout()
+        if not self._answers(x):  # the batch is bad, not the layout
+            self._layout = "on trial"
+            for value, data in held:
+                value.data = data
+
+    def _use_plain_layout(self) -> None:
+        self._layout = "plain"
+        for network in networks_of(self.method):
             use_plain_layout(network)
-        self._layout_settled = self._answers(x)
-        if not self._layout_settled:  # the batch is bad, not the layout
-            for network in networks:
-                use_fast_layout(network)
 
     def _answers(self, x: Tensor) -> bool:
         """Tell whether the model can work on two images of a batch."""
@@ -232,7 +238,7 @@ class Adapter(nn.Module):
         try:
             logits = self.method.step(x)
             self.method.expect_finite("prediction", {"logits": logits})
-            self.method.expect_finite("state", self.method.state().tensors)
+            self.method.expect_finite("state", self.method.moved_from_source(self.method.state().tensors))
             self.method.settle()
         except NonFiniteError as error:
             self.method.undo(before)
@@ -261,10 +267,10 @@ class Adapter(nn.Module):
             if key in unmoved:
                 continue
             old = reused.get(key)
-            if old is None or old.shape != value.shape or old.dtype != value.dtype or old.device != value.device:
-                reused[key] = value.clone()
-            else:
+            if old is not None and _lies_alike(old, value):
                 old.copy_(value)
+            else:
+                reused[key] = value.clone()
         self._snapshot = reused
         return State({**unmoved, **reused}, copy.deepcopy(state.scalars))
 
@@ -301,8 +307,8 @@ class Adapter(nn.Module):
     ) -> dict[str, Any]:
         """Everything the adapter keeps, as tensors: what moved of the model, declared state, counters."""
         state = self.method.state()
-        counters = {"batches": self.batches, "skipped_steps": self.skipped_steps}
-        text = json.dumps({"method": self.entry.name, "scalars": state.scalars, **counters}, sort_keys=True)
+        counters = {"batches": self.batches, "skipped_steps": self.skipped_steps, "layout": self._layout}
+        text = json.dumps({"method": self.entry.name, "scalars": state.scalars, **counters})  # in their order
         meta = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         found = {key: value if keep_vars else value.clone() for key, value in state.tensors.items()}
         out = {} if destination is None else destination
@@ -333,6 +339,10 @@ class Adapter(nn.Module):
                 self.method.undo(before)
                 raise
             self._start()
+        if self._layout == "on trial" and meta.get("layout") in ("fast", "plain"):
+            self._layout = "fast"
+            if meta["layout"] == "plain":
+                self._use_plain_layout()
         self.batches, self.skipped_steps = counters
         return _IncompatibleKeys([], [])
 
@@ -403,6 +413,12 @@ def _check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
         raise SettingError(f"Expected `seed` to be a whole number from 0 to 2**63 - 1, but got {seed!r}.")
     return int(seed)
+
+
+def _lies_alike(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors differ in their values at most."""
+    kinds = ((value.shape, value.stride(), value.dtype, value.device) for value in (one, other))
+    return next(kinds) == next(kinds)
 
 
 def _require_movable(model: nn.Module) -> None:

@@ -68,6 +68,7 @@ class Method(Generic[S]):
         self.source = {name: value.detach().clone() for name, value in self.adapted.items()}
         self.source_buffers = {name: value.clone() for name, value in model.named_buffers()}
         self._start()
+        self.never_finite = state.not_finite(self)
         self._sealed = True
 
     # ---------------------------------------------------------------- what a method writes
@@ -249,6 +250,16 @@ class Method(Generic[S]):
         state.set_buffers(self.model, self.source_buffers)
         self._start()
 
+    def moved_from_source(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Tensors of a state, with 0 where the source is NaN or infinite and nothing has changed since.
+
+        A mask of -inf, or weights that were never used, are the model's own affair: only what changed must be
+        finite. A device is not waited for.
+        """
+        if not self.never_finite:
+            return tensors
+        return {**tensors, **state.without(tensors, self.never_finite)}
+
     def state(self) -> State:
         """All that is kept, by reference: clone what must outlive the next step."""
         return state.read(self)
@@ -270,6 +281,7 @@ class Method(Generic[S]):
         self.source = {name: convert(value) for name, value in self.source.items()}
         self.source_buffers = {name: convert(value) for name, value in self.source_buffers.items()}
         state.convert(self, convert)
+        self.never_finite = state.not_finite(self)
 
     # ---------------------------------------------------------------- inner workings
 

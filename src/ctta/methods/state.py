@@ -78,7 +78,7 @@ def check(method: Method[Any], state: State) -> None:
                 f"Expected {key} to be {wanted.dtype} of shape {tuple(wanted.shape)}, but the state has "
                 f"{found.dtype} of shape {tuple(found.shape)}."
             )
-    if not all_finite([tensor for key, tensor in state.tensors.items() if not key.startswith("buffers/")]):
+    if not all_finite(list(method.moved_from_source(state.tensors).values())):
         raise StateError("The state holds NaN or infinity, which no adapter saves: use another copy.")
 
 
@@ -105,6 +105,26 @@ def restore(method: Method[Any], state: State) -> None:
             getattr(method, name).restore(state.tensors[name])
         elif item.kind == "scalar":
             setattr(method, name, copy.deepcopy(state.scalars[name]))
+
+
+def not_finite(method: Method[Any]) -> dict[str, Tensor]:
+    """Copies of the tensors of a state that hold NaN or infinity now."""
+    tensors = read(method).tensors
+    if all_finite(list(tensors.values())):
+        return {}
+    return {key: value.detach().clone() for key, value in tensors.items() if not all_finite([value])}
+
+
+def without(tensors: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those tensors of which values are known that are not finite, with 0 where they still hold them."""
+    out = {}
+    for key in known.keys() & tensors.keys():
+        now, before = tensors[key].detach(), known[key].to(tensors[key].device)
+        if now.shape != before.shape:
+            continue
+        same = ~before.isfinite() & ((now == before) | (now.isnan() & before.isnan()))
+        out[key] = now.masked_fill(same, 0)
+    return out
 
 
 def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
