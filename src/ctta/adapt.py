@@ -33,6 +33,9 @@ from ctta.methods.registry import MethodEntry, find
 from ctta.methods.state import State, network_tensors, networks_of, undisturbed
 
 META = "adapter"
+SOURCE = "source/"
+COUNTERS = {"batches": int, "skipped_steps": int}
+HEADER = {"method": str, "settings": dict, "seed": int, "augment": str, "fingerprint": str}
 
 
 def adapt(
@@ -76,9 +79,11 @@ def load(
     """Return the adapter that was saved to `path`; its stream goes on as if it had never stopped.
 
     `model` is the source model the adapter was built with. An adapter that was built with an augmentation of
-    your own needs it again.
+    your own needs it again. A model with other parameters or buffers is refused; one with the same tensors and
+    another `forward` cannot be told apart.
     """
     tensors, header = checkpoint.read(path)
+    checkpoint.require(header, HEADER, path)
     entry = find(header["method"])
     if augment is None:
         if header["augment"] not in NAMED:
@@ -87,14 +92,18 @@ def load(
                 "ctta.load(path, model, augment=...)."
             )
         augment = header["augment"]
+    settings = entry.resolve(None, header["settings"])
     adapter = Adapter(
         model,
         entry,
-        entry.resolve(None, header["settings"]),
+        entry.method.without_files(settings),  # a file must not make us open another
         augment=choose(augment),
         seed=header["seed"],
         inplace=inplace,
     )
+    brought = {key.removeprefix(SOURCE): tensors.pop(key) for key in list(tensors) if key.startswith(SOURCE)}
+    with torch.inference_mode(False):
+        adapter.method.begin_from(settings, brought)
     if adapter.fingerprint != header["fingerprint"]:
         raise StateError(
             f"{path} belongs to another model: the parameters or buffers it was adapted from are not those of the "
@@ -308,7 +317,8 @@ class Adapter(nn.Module):
         """Everything the adapter keeps, as tensors: what moved of the model, declared state, counters."""
         state = self.method.state()
         counters = {"batches": self.batches, "skipped_steps": self.skipped_steps, "layout": self._layout}
-        text = json.dumps({"method": self.entry.name, "scalars": state.scalars, **counters})  # in their order
+        made = {"method": self.entry.name, "settings": dataclasses.asdict(self.settings)}
+        text = json.dumps({**made, "scalars": state.scalars, **counters})  # in their order
         meta = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         found = {key: value if keep_vars else value.clone() for key, value in state.tensors.items()}
         out = {} if destination is None else destination
@@ -325,16 +335,18 @@ class Adapter(nn.Module):
         tensors = dict(state_dict)
         try:
             meta = json.loads(bytes(tensors.pop(META).tolist()).decode())
-            name, scalars = meta["method"], meta["scalars"]
-            counters = int(meta["batches"]), int(meta["skipped_steps"])
-        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            checkpoint.require(meta, {"method": str, "scalars": dict, **COUNTERS}, "This state")
+            counters = [meta[name] for name in COUNTERS]
+            strangers = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
+        except (KeyError, AttributeError, TypeError, ValueError, RecursionError, RuntimeError) as error:
             raise StateError(f"Expected a state made by Adapter.state_dict(), but: {error!r}.") from error
-        if name != self.entry.name:
-            raise StateError(f"Expected a state of method `{self.entry.name}`, but got one of `{name}`.")
+        if strangers or not 0 <= counters[1] <= counters[0]:
+            raise StateError(f"Expected tensors and counters from 0 on, but got {strangers[:3]}, {counters}.")
+        self._require_made_alike(meta)
         with torch.inference_mode(False):
             before = self._take_snapshot()
             try:
-                self.method.load(State(tensors, scalars))
+                self.method.load(State(tensors, meta["scalars"]))
             except BaseException:
                 self.method.undo(before)
                 raise
@@ -343,8 +355,22 @@ class Adapter(nn.Module):
             self._layout = "fast"
             if meta["layout"] == "plain":
                 self._use_plain_layout()
-        self.batches, self.skipped_steps = counters
+        self.batches, self.skipped_steps = counters[0], counters[1]
         return _IncompatibleKeys([], [])
+
+    def _require_made_alike(self, meta: Mapping[str, Any]) -> None:
+        """Refuse a state of another method or of other settings (one of ctta 0.1 does not know its settings)."""
+        if meta["method"] != self.entry.name:
+            raise StateError(f"Expected a state of method `{self.entry.name}`, but got one of `{meta['method']}`.")
+        mine = json.loads(json.dumps(dataclasses.asdict(self.settings)))
+        theirs = meta.get("settings", mine)
+        if theirs != mine:
+            given = theirs if isinstance(theirs, dict) else {}
+            other = [name for name in {**mine, **given} if mine.get(name) != given.get(name)]
+            raise StateError(
+                f"Expected a state made with the same settings, but {', '.join(other[:5])} differ: make the adapter "
+                "with the settings of the state, or read a whole file with ctta.load."
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole adapting state to one safetensors file, atomically; `ctta.load` reads it."""
@@ -357,7 +383,8 @@ class Adapter(nn.Module):
             "augment": augment.name if isinstance(augment, Augmentation) else CUSTOM,
             "fingerprint": self.fingerprint,
         }
-        checkpoint.write(path, self.state_dict(), header)
+        brought = {f"{SOURCE}{name}": value for name, value in self.method.brought().items()}
+        checkpoint.write(path, {**self.state_dict(), **brought}, header)
 
     @property
     def fingerprint(self) -> str:

@@ -73,6 +73,16 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         ) from error
 
 
+def require(header: Mapping[str, Any], kinds: Mapping[str, type], source: str | os.PathLike[str]) -> None:
+    """Refuse a header that lacks an entry, or has one of another kind."""
+    for name, kind in kinds.items():
+        if type(header.get(name)) is not kind:
+            raise StateError(
+                f"{source} was not written by Adapter.save(): expected `{name}` in its header to be a "
+                f"{kind.__name__}, but got {header.get(name)!r:.80}."
+            )
+
+
 def _header(source: Path, text: str) -> dict[str, Any]:
     """Read the header of a file; one of a newer format, or that is none, is refused."""
     try:

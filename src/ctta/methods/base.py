@@ -98,6 +98,21 @@ class Method(Generic[S]):
         """Files a method with these settings begins from: other contents make another run."""
         return ()
 
+    @classmethod
+    def without_files(cls, settings: S) -> S:
+        """Settings that open no file; a loaded adapter begins with them, and from what `brought` saved."""
+        return settings
+
+    def brought(self) -> dict[str, Tensor]:
+        """What of the source came from `files`, not with the caller's model, by name of parameter or buffer."""
+        return {}
+
+    def begin_from(self, settings: S, brought: Mapping[str, Tensor]) -> None:
+        """Become what a method with these settings is that brought these tensors from its files."""
+        if brought:
+            raise StateError(f"A state of {type(self).__name__} brings no source of its own, but this one does.")
+        self.settings = settings
+
     # ---------------------------------------------------------------- what a method uses
 
     def forward(self, x: Tensor, model: nn.Module | None = None) -> Tensor:
@@ -268,6 +283,7 @@ class Method(Generic[S]):
         """Continue from a saved state; one that does not fit is refused before anything changes."""
         state.check(self, saved)
         state.restore(self, saved)
+        state.check_loaded(self)
 
     def undo(self, before: State) -> None:
         """Return to a state this method was in."""
