@@ -368,8 +368,8 @@ class Adapter(nn.Module):
             given = theirs if isinstance(theirs, dict) else {}
             other = [name for name in {**mine, **given} if mine.get(name) != given.get(name)]
             raise StateError(
-                f"Expected a state made with the same settings, but {', '.join(other[:5])} differ: make the adapter "
-                "with the settings of the state, or read a whole file with ctta.load."
+                f"Expected a state made with the same settings, but {', '.join(other[:5])} differ: make the "
+                "adapter with the settings of the state, or read a whole file with ctta.load."
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -14,6 +14,7 @@ from ctta.bench.cell import Cell, prepare
 from ctta.bench.forgetting import Forgetting
 from ctta.bench.runner import _Pending, rows_of, run_cell
 from ctta.bench.store import Store
+from ctta import list_methods
 from ctta.errors import CttaError, SettingError, StoreError
 from ctta.precision import autocast_on
 
@@ -29,6 +30,29 @@ def stop_at(batch, error=KeyboardInterrupt):
             raise error
 
     return watch
+
+
+FAST = """
+from ctta.checks.networks import NETWORKS
+
+
+def make():
+    return NETWORKS["wide"].make()
+"""
+QUICK = {"cotta": {"views": 1}, "dss": {"views": 1}}
+RESUMED = [(entry.name, QUICK.get(entry.name, {})) for entry in list_methods()] + [
+    ("palm", {"lr_scheme": "prodigy"})
+]
+
+
+@pytest.mark.parametrize(("method", "settings"), RESUMED, ids=str)
+def test_every_method_goes_on_from_any_batch_bit_for_bit_on_a_network_in_the_fast_layout(
+    method, settings, tmp_path
+):
+    model = write_model(tmp_path, FAST, "fast.py")
+    cell = tiny(model, method, images=4, batch_size=2, settings=settings)
+    expected = rows_in(tmp_path / "whole.db", cell)
+    assert rows_in(tmp_path / "stopped.db", cell, stops=(0, 1, 2)) == expected
 
 
 @pytest.mark.parametrize("method", ["source", "tent", "palm"])
