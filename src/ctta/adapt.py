@@ -110,6 +110,10 @@ def load(
             "model given. Pass the source model the saved adapter was built with."
         )
     adapter.load_state_dict(tensors)
+    if adapter._layout == "on trial" and header.get("layout") in ("fast", "plain"):
+        adapter._layout = "fast"
+        if header["layout"] == "plain":
+            adapter._use_plain_layout()
     return adapter
 
 
@@ -316,7 +320,7 @@ class Adapter(nn.Module):
     ) -> dict[str, Any]:
         """Everything the adapter keeps, as tensors: what moved of the model, declared state, counters."""
         state = self.method.state()
-        counters = {"batches": self.batches, "skipped_steps": self.skipped_steps, "layout": self._layout}
+        counters = {"batches": self.batches, "skipped_steps": self.skipped_steps}
         made = {"method": self.entry.name, "settings": dataclasses.asdict(self.settings)}
         text = json.dumps({**made, "scalars": state.scalars, **counters})  # in their order
         meta = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
@@ -351,10 +355,6 @@ class Adapter(nn.Module):
                 self.method.undo(before)
                 raise
             self._start()
-        if self._layout == "on trial" and meta.get("layout") in ("fast", "plain"):
-            self._layout = "fast"
-            if meta["layout"] == "plain":
-                self._use_plain_layout()
         self.batches, self.skipped_steps = counters[0], counters[1]
         return _IncompatibleKeys([], [])
 
@@ -382,6 +382,7 @@ class Adapter(nn.Module):
             "seed": self.method.seed,
             "augment": augment.name if isinstance(augment, Augmentation) else CUSTOM,
             "fingerprint": self.fingerprint,
+            "layout": self._layout,
         }
         brought = {f"{SOURCE}{name}": value for name, value in self.method.brought().items()}
         checkpoint.write(path, {**self.state_dict(), **brought}, header)

@@ -210,7 +210,8 @@ def test_what_is_no_file_is_not_replaced(net, tmp_path):
 
 
 def test_saving_removes_what_a_killed_save_left_and_nothing_of_a_living_one(net, tmp_path):
-    code = "import os, sys, pathlib; from ctta import files\nwith files.atomic(pathlib.Path(sys.argv[1])): os._exit(9)"
+    code = "import os, sys, pathlib; from ctta import files\n"
+    code += "with files.atomic(pathlib.Path(sys.argv[1])): os._exit(9)"
     subprocess.run([sys.executable, "-c", code, tmp_path / "a"], check=False)
     (left,) = tmp_path.iterdir()
     living = tmp_path / left.name.replace("-", "-1-", 1).replace(

@@ -8,13 +8,13 @@ import pytest
 import torch
 from tests.bench_kit import a_row, comparable, tiny, write_model
 
+from ctta import list_methods
 from ctta.bench import cell as cell_module
 from ctta.bench import runner
 from ctta.bench.cell import Cell, prepare
 from ctta.bench.forgetting import Forgetting
 from ctta.bench.runner import _Pending, rows_of, run_cell
 from ctta.bench.store import Store
-from ctta import list_methods
 from ctta.errors import CttaError, SettingError, StoreError
 from ctta.precision import autocast_on
 
@@ -33,11 +33,15 @@ def stop_at(batch, error=KeyboardInterrupt):
 
 
 FAST = """
+import torch
 from ctta.checks.networks import NETWORKS
 
 
 def make():
-    return NETWORKS["wide"].make()
+    torch.manual_seed(0)
+    model = NETWORKS["wide"].make()
+    model.fc = torch.nn.Linear(104, 10)
+    return model
 """
 QUICK = {"cotta": {"views": 1}, "dss": {"views": 1}}
 RESUMED = [(entry.name, QUICK.get(entry.name, {})) for entry in list_methods()] + [
