@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,12 @@ from ctta.methods.copies import cached_tensors, copy_network
 from ctta.methods.layers import all_finite, same_bits
 from ctta.methods.layout import use_fast_layout, use_plain_layout
 from ctta.methods.registry import MethodEntry, find
-from ctta.methods.state import State, networks_of, undisturbed
+from ctta.methods.state import State, network_tensors, networks_of, undisturbed
 
 META = "adapter"
+SOURCE = "source/"
+COUNTERS = {"batches": int, "skipped_steps": int}
+HEADER = {"method": str, "settings": dict, "seed": int, "augment": str, "fingerprint": str}
 
 
 def adapt(
@@ -76,9 +79,11 @@ def load(
     """Return the adapter that was saved to `path`; its stream goes on as if it had never stopped.
 
     `model` is the source model the adapter was built with. An adapter that was built with an augmentation of
-    your own needs it again.
+    your own needs it again. A model with other parameters or buffers is refused; one with the same tensors and
+    another `forward` cannot be told apart.
     """
     tensors, header = checkpoint.read(path)
+    checkpoint.require(header, HEADER, path)
     entry = find(header["method"])
     if augment is None:
         if header["augment"] not in NAMED:
@@ -87,20 +92,28 @@ def load(
                 "ctta.load(path, model, augment=...)."
             )
         augment = header["augment"]
+    settings = entry.resolve(None, header["settings"])
     adapter = Adapter(
         model,
         entry,
-        entry.resolve(None, header["settings"]),
+        entry.method.without_files(settings),  # a file must not make us open another
         augment=choose(augment),
         seed=header["seed"],
         inplace=inplace,
     )
+    brought = {key.removeprefix(SOURCE): tensors.pop(key) for key in list(tensors) if key.startswith(SOURCE)}
+    with torch.inference_mode(False):
+        adapter.method.begin_from(settings, brought)
     if adapter.fingerprint != header["fingerprint"]:
         raise StateError(
             f"{path} belongs to another model: the parameters or buffers it was adapted from are not those of the "
             "model given. Pass the source model the saved adapter was built with."
         )
     adapter.load_state_dict(tensors)
+    if adapter._layout == "on trial" and header.get("layout") in ("fast", "plain"):
+        adapter._layout = "fast"
+        if header["layout"] == "plain":
+            adapter._use_plain_layout()
     return adapter
 
 
@@ -119,7 +132,7 @@ class Adapter(nn.Module):
     _guard: InputGuard
     _snapshot: dict[str, Tensor]
     _fingerprint: str | None
-    _layout_settled: bool
+    _layout: Literal["given", "on trial", "fast", "plain"]
 
     def __init__(
         self,
@@ -143,7 +156,7 @@ class Adapter(nn.Module):
             _require_movable(own)
             changes_nothing = (entry.method.adapts, entry.method.statistics) == ("none", "source")
             keep = inplace or changes_nothing  # not ours to rearrange, or to answer bit for bit as the model
-            self._layout_settled = keep or not use_fast_layout(own)
+            self._layout = "given" if keep or not use_fast_layout(own) else "on trial"
             self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
         self._snapshot = {}
         self._fingerprint = None
@@ -207,16 +220,22 @@ class Adapter(nn.Module):
 
     def _settle_layout(self, x: Tensor) -> None:
         """Before the first batch: a model that cannot work in the fast layout goes back to the plain one."""
-        if self._layout_settled or self._answers(x):
-            self._layout_settled = True
+        if self._layout != "on trial":
             return
-        networks = networks_of(self.method)
-        for network in networks:
+        if self._answers(x):
+            self._layout = "fast"
+            return
+        held = [(value, value.data) for net in networks_of(self.method) for value in network_tensors(net).values()]
+        self._use_plain_layout()
+        if not self._answers(x):  # the batch is bad, not the layout
+            self._layout = "on trial"
+            for value, data in held:
+                value.data = data
+
+    def _use_plain_layout(self) -> None:
+        self._layout = "plain"
+        for network in networks_of(self.method):
             use_plain_layout(network)
-        self._layout_settled = self._answers(x)
-        if not self._layout_settled:  # the batch is bad, not the layout
-            for network in networks:
-                use_fast_layout(network)
 
     def _answers(self, x: Tensor) -> bool:
         """Tell whether the model can work on two images of a batch."""
@@ -232,7 +251,7 @@ class Adapter(nn.Module):
         try:
             logits = self.method.step(x)
             self.method.expect_finite("prediction", {"logits": logits})
-            self.method.expect_finite("state", self.method.state().tensors)
+            self.method.expect_finite("state", self.method.moved_from_source(self.method.state().tensors))
             self.method.settle()
         except NonFiniteError as error:
             self.method.undo(before)
@@ -261,10 +280,10 @@ class Adapter(nn.Module):
             if key in unmoved:
                 continue
             old = reused.get(key)
-            if old is None or old.shape != value.shape or old.dtype != value.dtype or old.device != value.device:
-                reused[key] = value.clone()
-            else:
+            if old is not None and _lies_alike(old, value):
                 old.copy_(value)
+            else:
+                reused[key] = value.clone()
         self._snapshot = reused
         return State({**unmoved, **reused}, copy.deepcopy(state.scalars))
 
@@ -302,7 +321,8 @@ class Adapter(nn.Module):
         """Everything the adapter keeps, as tensors: what moved of the model, declared state, counters."""
         state = self.method.state()
         counters = {"batches": self.batches, "skipped_steps": self.skipped_steps}
-        text = json.dumps({"method": self.entry.name, "scalars": state.scalars, **counters}, sort_keys=True)
+        made = {"method": self.entry.name, "settings": dataclasses.asdict(self.settings)}
+        text = json.dumps({**made, "scalars": state.scalars, **counters})  # in their order
         meta = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         found = {key: value if keep_vars else value.clone() for key, value in state.tensors.items()}
         out = {} if destination is None else destination
@@ -319,22 +339,38 @@ class Adapter(nn.Module):
         tensors = dict(state_dict)
         try:
             meta = json.loads(bytes(tensors.pop(META).tolist()).decode())
-            name, scalars = meta["method"], meta["scalars"]
-            counters = int(meta["batches"]), int(meta["skipped_steps"])
-        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            checkpoint.require(meta, {"method": str, "scalars": dict, **COUNTERS}, "This state")
+            counters = [meta[name] for name in COUNTERS]
+            strangers = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
+        except (KeyError, AttributeError, TypeError, ValueError, RecursionError, RuntimeError) as error:
             raise StateError(f"Expected a state made by Adapter.state_dict(), but: {error!r}.") from error
-        if name != self.entry.name:
-            raise StateError(f"Expected a state of method `{self.entry.name}`, but got one of `{name}`.")
+        if strangers or not 0 <= counters[1] <= counters[0]:
+            raise StateError(f"Expected tensors and counters from 0 on, but got {strangers[:3]}, {counters}.")
+        self._require_made_alike(meta)
         with torch.inference_mode(False):
             before = self._take_snapshot()
             try:
-                self.method.load(State(tensors, scalars))
+                self.method.load(State(tensors, meta["scalars"]))
             except BaseException:
                 self.method.undo(before)
                 raise
             self._start()
-        self.batches, self.skipped_steps = counters
+        self.batches, self.skipped_steps = counters[0], counters[1]
         return _IncompatibleKeys([], [])
+
+    def _require_made_alike(self, meta: Mapping[str, Any]) -> None:
+        """Refuse a state of another method or of other settings (one of ctta 0.1 does not know its settings)."""
+        if meta["method"] != self.entry.name:
+            raise StateError(f"Expected a state of method `{self.entry.name}`, but got one of `{meta['method']}`.")
+        mine = json.loads(json.dumps(dataclasses.asdict(self.settings)))
+        theirs = meta.get("settings", mine)
+        if theirs != mine:
+            given = theirs if isinstance(theirs, dict) else {}
+            other = [name for name in {**mine, **given} if mine.get(name) != given.get(name)]
+            raise StateError(
+                f"Expected a state made with the same settings, but {', '.join(other[:5])} differ: make the "
+                "adapter with the settings of the state, or read a whole file with ctta.load."
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole adapting state to one safetensors file, atomically; `ctta.load` reads it."""
@@ -346,8 +382,10 @@ class Adapter(nn.Module):
             "seed": self.method.seed,
             "augment": augment.name if isinstance(augment, Augmentation) else CUSTOM,
             "fingerprint": self.fingerprint,
+            "layout": self._layout,
         }
-        checkpoint.write(path, self.state_dict(), header)
+        brought = {f"{SOURCE}{name}": value for name, value in self.method.brought().items()}
+        checkpoint.write(path, {**self.state_dict(), **brought}, header)
 
     @property
     def fingerprint(self) -> str:
@@ -403,6 +441,12 @@ def _check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
         raise SettingError(f"Expected `seed` to be a whole number from 0 to 2**63 - 1, but got {seed!r}.")
     return int(seed)
+
+
+def _lies_alike(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors differ in their values at most."""
+    kinds = ((value.shape, value.stride(), value.dtype, value.device) for value in (one, other))
+    return next(kinds) == next(kinds)
 
 
 def _require_movable(model: nn.Module) -> None:

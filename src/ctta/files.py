@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
+import socket
+import stat
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +20,19 @@ from ctta.errors import CttaError, DataError, StoreError
 def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the target's name when the block ends well, and vanishes when it does not.
 
-    `durable` flushes it to disk first; off for folders of a million small images, where it would take days.
+    A file that is replaced passes its mode on, a link stays and its target is replaced. `durable` flushes the file
+    to disk first and removes what killed writers of the same target left; off for folders of a million small
+    images, where it would take days.
     """
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
+    target = Path(os.path.realpath(target))
+    mode = _mode_of(target)
+    if durable:
+        _sweep(target)
+    temporary = target.with_name(f".{target.name}.{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:12]}.tmp")
     try:
         with temporary.open("xb") as file:  # not tempfile: its files are for their owner alone
+            if mode is not None:
+                os.chmod(temporary, mode)
             yield file
             file.flush()
             if durable:
@@ -28,6 +40,42 @@ def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+_HOST = re.sub(r"[^A-Za-z0-9]+", "_", socket.gethostname())[:24]
+
+
+def _mode_of(target: Path) -> int | None:
+    """Permissions of the file that is there, if any; devices, folders and pipes are refused."""
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is there and not an ordinary file", str(target))
+    return stat.S_IMODE(found.st_mode)
+
+
+def _sweep(target: Path) -> None:
+    """Remove temporary files for this target whose writer, a process of this host, is no more."""
+    if os.name != "posix":  # elsewhere asking for a process would end it
+        return
+    name = re.compile(rf"\.{re.escape(target.name)}\.{_HOST}-(\d+)-[0-9a-f]{{12}}\.tmp")
+    with contextlib.suppress(OSError):  # a folder that may not be listed, a file another process took away
+        for entry in os.listdir(target.parent):
+            found = name.fullmatch(entry)
+            if found and not _is_running(int(found[1])):
+                (target.parent / entry).unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 def write(path: Path, data: bytes) -> Path:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ class Setting:
 
     def _in_range(self, value: float) -> bool:
         return (
-            math.isfinite(value)
+            abs(value) <= sys.float_info.max
             and (self.low is None or value >= self.low)
             and (self.high is None or value <= self.high)
             and (self.above is None or value > self.above)

@@ -1,6 +1,9 @@
 """Files: complete or not there, verified to the byte, refused with a reason."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -139,3 +142,81 @@ def test_saving_to_a_folder_that_is_not_there_says_so(net, tmp_path):
 
 def test_saving_leaves_nothing_but_the_file(saved):
     assert [p.name for p in saved[1].parent.iterdir()] == ["adapter.safetensors"]
+
+
+def test_a_loaded_state_lies_in_memory_in_the_order_and_layout_of_the_saved_one(tmp_path):
+    tensors = {
+        "b": torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last),
+        "a": torch.rand(3, 4).t(),
+        "one": torch.rand(4, 3, 1, 1).to(memory_format=torch.channels_last),
+        "gaps": torch.rand(4, 4)[:, ::2],
+    }
+    checkpoint.write(tmp_path / "a", tensors, {})
+    found, _ = checkpoint.read(tmp_path / "a")
+    assert list(found) == list(tensors)
+    assert all(torch.equal(value, found[key]) for key, value in tensors.items())
+    assert all(value.stride() == found[key].stride() for key, value in tensors.items() if key != "gaps")
+
+
+class Masked(torch.nn.Module):
+    """A mask of -inf that is used, and a weight of NaN that is not."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm, self.fc = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Linear(8, 5)
+        self.unused = torch.nn.Parameter(torch.full((3,), float("nan")))
+        self.register_buffer("mask", torch.tensor([0.0, float("-inf")]).repeat(4))
+
+    def forward(self, x):
+        x = self.norm(self.conv(x)).relu().mean((2, 3))
+        return self.fc(x * (x + self.mask).exp().clamp(max=2))
+
+
+@pytest.mark.parametrize("method", ["tent", "palm", "law", "cotta", "adacontrast"])
+def test_what_was_never_finite_in_the_source_hinders_neither_a_step_nor_a_save(method, tmp_path):
+    quick = {"views": 1, "parameters": "all"} if method == "cotta" else {}
+    adapter, x = ctta.adapt(Masked().eval(), method, **quick), torch.rand(4, 3, 8, 8)
+    adapter(x)
+    assert adapter.last.reason is None
+    adapter.save(tmp_path / "a")
+    assert torch.equal(ctta.load(tmp_path / "a", Masked().eval())(x), adapter(x))
+
+
+def test_what_was_finite_in_the_source_must_stay_so_beside_what_was_not():
+    adapter = ctta.adapt(Masked().eval(), "tent")
+    adapter.model.mask[0] = float("-inf")
+    adapter(torch.rand(4, 3, 8, 8))
+    assert "buffers/mask" in adapter.last.reason
+
+
+def test_a_file_that_is_replaced_keeps_its_mode_and_a_link_stays(net, tmp_path):
+    adapter = ctta.adapt(net, "bn1")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "real")
+    adapter.save(tmp_path / "link")
+    (tmp_path / "there" / "real").chmod(0o600)
+    adapter.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "real").stat().st_mode & 0o777 == 0o600
+    ctta.load(tmp_path / "link", golden_net())
+
+
+def test_what_is_no_file_is_not_replaced(net, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for target in (tmp_path / "pipe", tmp_path, "/dev/null"):
+        with pytest.raises(ctta.StateError, match="not an ordinary file"):
+            ctta.adapt(net, "bn1").save(target)
+
+
+def test_saving_removes_what_a_killed_save_left_and_nothing_of_a_living_one(net, tmp_path):
+    code = "import os, sys, pathlib; from ctta import files\n"
+    code += "with files.atomic(pathlib.Path(sys.argv[1])): os._exit(9)"
+    subprocess.run([sys.executable, "-c", code, tmp_path / "a"], check=False)
+    (left,) = tmp_path.iterdir()
+    living = tmp_path / left.name.replace("-", "-1-", 1).replace(
+        f"-1-{left.name.split('-')[1]}-", f"-{os.getpid()}-"
+    )
+    living.touch()
+    ctta.adapt(net, "bn1").save(tmp_path / "a")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", living.name}

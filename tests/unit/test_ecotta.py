@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import pickle
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import ctta
+from ctta import checkpoint
 from ctta.bench.cell import Cell, prepare
 from ctta.checks.networks import NETWORKS
 from ctta.methods.ecotta import NOT_WARM, warm_up_file
@@ -360,3 +362,24 @@ def test_meta_networks_are_part_of_what_a_cell_is(tmp_path):
     file.write_bytes(file.read_bytes() + b"\0")
     assert key(str(file)) != before
     assert prepare(Cell("ecotta", settings={"warmup": "embedded:"}, images=10, batch_size=10)).manifest["files"]
+
+
+def test_a_saved_adapter_needs_its_warm_up_file_no_more_and_opens_none_that_a_file_names(tmp_path):
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    file = tmp_path / "warm.safetensors"
+    file.write_bytes(warm_up_file("embedded:").read_bytes())
+    adapter = ctta.adapt(load("embedded:"), "ecotta", warmup=str(file))
+    first = adapter(images)
+    adapter.save(tmp_path / "a")
+    file.unlink()
+    twin = ctta.load(tmp_path / "a", load("embedded:"))
+    assert torch.equal(twin(images), adapter(images))
+    assert (twin.last, twin.settings, twin.fingerprint) == (adapter.last, adapter.settings, adapter.fingerprint)
+    twin.reset()
+    assert torch.equal(twin(images), first)
+    tensors, header = checkpoint.read(tmp_path / "a")
+    old = {key: value for key, value in tensors.items() if not key.startswith("source/")}
+    checkpoint.write(tmp_path / "old", old, header)
+    os.mkfifo(file)  # whoever opened it would wait without end
+    with pytest.raises(ctta.StateError, match="older ctta"):
+        ctta.load(tmp_path / "old", load("embedded:"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.bench_kit import a_row, comparable, tiny, write_model
 
+from ctta import list_methods
 from ctta.bench import cell as cell_module
 from ctta.bench import runner
 from ctta.bench.cell import Cell, prepare
@@ -29,6 +30,33 @@ def stop_at(batch, error=KeyboardInterrupt):
             raise error
 
     return watch
+
+
+FAST = """
+import torch
+from ctta.checks.networks import NETWORKS
+
+
+def make():
+    torch.manual_seed(0)
+    model = NETWORKS["wide"].make()
+    model.fc = torch.nn.Linear(104, 10)
+    return model
+"""
+QUICK = {"cotta": {"views": 1}, "dss": {"views": 1}}
+RESUMED = [(entry.name, QUICK.get(entry.name, {})) for entry in list_methods()] + [
+    ("palm", {"lr_scheme": "prodigy"})
+]
+
+
+@pytest.mark.parametrize(("method", "settings"), RESUMED, ids=str)
+def test_every_method_goes_on_from_any_batch_bit_for_bit_on_a_network_in_the_fast_layout(
+    method, settings, tmp_path
+):
+    model = write_model(tmp_path, FAST, "fast.py")
+    cell = tiny(model, method, images=4, batch_size=2, settings=settings)
+    expected = rows_in(tmp_path / "whole.db", cell)
+    assert rows_in(tmp_path / "stopped.db", cell, stops=(0, 1, 2)) == expected
 
 
 @pytest.mark.parametrize("method", ["source", "tent", "palm"])

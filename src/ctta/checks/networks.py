@@ -196,6 +196,22 @@ def _bn3d() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(6, CLASSES))
 
 
+class _Wide(nn.Module):
+    """As many convolution weights as it takes to be computed in the fast layout, on maps of a few pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 3, stride=4, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = nn.Sequential(_Block(64, 8, 2))
+        self.layer2 = nn.Sequential(_Block(8, 104, 2))
+        self.fc = nn.Linear(104, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn1(self.conv1(x)).relu()
+        return self.fc(self.layer2(self.layer1(x)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
 def _wrn() -> nn.Module:
     """Stages `1.block1` to `1.block3`, behind a normalisation."""
     return nn.Sequential(Normalise((0.5,) * 3, (0.25,) * 3), WideResNet(10, 1, CLASSES))
@@ -212,6 +228,7 @@ NETWORKS: dict[str, Network] = {
         Network("residual", _Residual),
         Network("resnet", _ResNet, meets=MODEL_NEEDS),
         Network("wrn", _wrn, meets=MODEL_NEEDS),
+        Network("wide", _Wide, meets=MODEL_NEEDS),
         Network("bn1d-head", _bn1d_head),
         Network("bn3d", _bn3d, shape=CLIP),
         Network("groupnorm", lambda: nn.Sequential(*_stem(lambda c: nn.GroupNorm(2, c)), *_head())),

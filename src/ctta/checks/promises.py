@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import ctta
-from ctta.checks.cases import Case, run, same_logits, same_tensors, snapshot
+from ctta.checks.cases import Case, run, same_logits, same_memory, same_tensors, snapshot
 from ctta.checks.networks import CLASSES
 from ctta.errors import CttaError, UnsupportedModelError
 from ctta.methods.state import network_tensors
@@ -62,6 +62,7 @@ def check_save_and_load(case: Case) -> None:
         adapter.save(path)
         twin = ctta.load(path, case.network.make())
     same_tensors(snapshot(twin), snapshot(adapter), "state after load")
+    same_memory(snapshot(twin), snapshot(adapter), "state after load")
     same_logits(run(twin, stream[2:]), run(adapter, stream[2:]), "stream after load")
     assert twin.last == adapter.last, "reports after load differ"
 

@@ -111,7 +111,11 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
     default_augment = "adacontrast"
 
     momentum_model: nn.Module = network(copy_model, "The momentum network.")
-    queue: Tensor = buffer(nothing, "Past keys, queue_size x D, random before there were any.")
+    queue: Tensor = buffer(
+        nothing,
+        "Past keys, queue_size x D, random before there were any.",
+        check=lambda m: m.memories_are_sound(),
+    )
     queue_label: Tensor = buffer(nothing, "Their pseudo-labels, queue_size.")
     queue_next: int = scalar(0, "Row of the queue that is written next.")
     bank: Tensor = buffer(nothing, "Past features of the momentum network, bank_size x D.")
@@ -208,6 +212,28 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
         self.queue_label = labels.to(features.device)
         self.bank = features.new_zeros(s.bank_size, width)
         self.bank_vote = features.new_zeros(s.bank_size, classes)
+
+    def memories_are_sound(self) -> bool:
+        """Tell whether queue and bank fit the settings, the model and each other."""
+        s, memories = self.settings, (self.queue, self.queue_label, self.bank, self.bank_vote)
+        counters = (self.queue_next, self.bank_next, self.bank_filled, self.seen)
+        if any(memory is None for memory in memories) or min(counters) < 0:
+            return False
+        if not any(len(memory) for memory in memories):
+            return not any(counters)
+        layers = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)]
+        return (
+            self.queue_next < s.queue_size
+            and self.bank_next < s.bank_size
+            and self.bank_filled <= s.bank_size
+            and (self.queue_label.shape, self.queue_label.dtype) == ((s.queue_size,), torch.int64)
+            and all(memory.is_floating_point() for memory in (self.queue, self.bank, self.bank_vote))
+            and any(
+                tuple(memory.shape for memory in (self.queue, self.bank, self.bank_vote))
+                == ((s.queue_size, f.in_features), (s.bank_size, f.in_features), (s.bank_size, f.out_features))
+                for f in layers
+            )
+        )
 
     # ---------------------------------------------------------------- the update
 

@@ -68,6 +68,7 @@ class Method(Generic[S]):
         self.source = {name: value.detach().clone() for name, value in self.adapted.items()}
         self.source_buffers = {name: value.clone() for name, value in model.named_buffers()}
         self._start()
+        self.never_finite = state.not_finite(self)
         self._sealed = True
 
     # ---------------------------------------------------------------- what a method writes
@@ -100,6 +101,21 @@ class Method(Generic[S]):
     def files(cls, settings: S) -> tuple[Path, ...]:
         """Files a method with these settings begins from: other contents make another run."""
         return ()
+
+    @classmethod
+    def without_files(cls, settings: S) -> S:
+        """Settings that open no file; a loaded adapter begins with them, and from what `brought` saved."""
+        return settings
+
+    def brought(self) -> dict[str, Tensor]:
+        """What of the source came from `files`, not with the caller's model, by name of parameter or buffer."""
+        return {}
+
+    def begin_from(self, settings: S, brought: Mapping[str, Tensor]) -> None:
+        """Become what a method with these settings is that brought these tensors from its files."""
+        if brought:
+            raise StateError(f"A state of {type(self).__name__} brings no source of its own, but this one does.")
+        self.settings = settings
 
     # ---------------------------------------------------------------- what a method uses
 
@@ -253,6 +269,16 @@ class Method(Generic[S]):
         state.set_buffers(self.model, self.source_buffers)
         self._start()
 
+    def moved_from_source(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Tensors of a state, with 0 where the source is NaN or infinite and nothing has changed since.
+
+        A mask of -inf, or weights that were never used, are the model's own affair: only what changed must be
+        finite. A device is not waited for.
+        """
+        if not self.never_finite:
+            return tensors
+        return {**tensors, **state.without(tensors, self.never_finite)}
+
     def state(self) -> State:
         """All that is kept, by reference: clone what must outlive the next step."""
         return state.read(self)
@@ -261,6 +287,7 @@ class Method(Generic[S]):
         """Continue from a saved state; one that does not fit is refused before anything changes."""
         state.check(self, saved)
         state.restore(self, saved)
+        state.check_loaded(self)
 
     def undo(self, before: State) -> None:
         """Return to a state this method was in."""
@@ -274,6 +301,7 @@ class Method(Generic[S]):
         self.source = {name: convert(value) for name, value in self.source.items()}
         self.source_buffers = {name: convert(value) for name, value in self.source_buffers.items()}
         state.convert(self, convert)
+        self.never_finite = state.not_finite(self)
 
     # ---------------------------------------------------------------- inner workings
 

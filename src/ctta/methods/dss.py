@@ -48,7 +48,11 @@ class DssSettings(TeacherSettings):
 class Dss(MeanTeacher[DssSettings]):
     """Our reconstruction of DSS: CoTTA that learns sure samples, and unlearns classes ruled out."""
 
-    tau: float | None = scalar(None, "Confidence threshold; it starts from 1 / classes at the first batch.")
+    tau: float | None = scalar(
+        None,
+        "Confidence threshold; it starts from 1 / classes at the first batch.",
+        check=lambda m: m.tau is None or 0 <= m.tau <= 1,
+    )
 
     def objective(self, logits: Tensor, target: Tensor) -> Tensor:
         """Positive learning on samples of high quality plus weighted negative learning on all."""

@@ -17,8 +17,10 @@ behind its ReLU, would have no gradient and could never move.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,10 +31,11 @@ from torch import Tensor, nn
 from ctta import checkpoint
 from ctta.errors import StateError
 from ctta.functional import filtered_entropy
-from ctta.methods.layers import use_batch_statistics
+from ctta.methods.layers import all_finite, use_batch_statistics
 from ctta.methods.meta_networks import MetaNetwork, Watch, attach, meta_networks, watching
 from ctta.methods.moments import SgdMemory
 from ctta.methods.registry import register
+from ctta.methods.state import network_tensors
 from ctta.models.stages import find_stages
 from ctta.models.zoo import EMBEDDED as EMBEDDED_MODEL
 from ctta.settings import setting
@@ -109,6 +112,46 @@ class Ecotta(SgdMemory[EcottaSettings]):
     def files(cls, settings: EcottaSettings) -> tuple[Path, ...]:
         """The meta networks it begins with."""
         return (warm_up_file(settings.warmup),) if settings.warmup else ()
+
+    @classmethod
+    def without_files(cls, settings: EcottaSettings) -> EcottaSettings:
+        """Begin as the identity; the file that comes with ctta is no other's."""
+        return settings if settings.warmup == EMBEDDED else dataclasses.replace(settings, warmup="")
+
+    def brought(self) -> dict[str, Tensor]:
+        """The meta networks as they were warmed up."""
+        return self._meta_source() if self.warm else {}
+
+    def begin_from(self, settings: EcottaSettings, brought: Mapping[str, Tensor]) -> None:
+        """Begin with meta networks that were warmed up elsewhere."""
+        self.settings = settings
+        if not brought:
+            if settings.warmup not in ("", EMBEDDED):
+                raise StateError(
+                    f"This adapter was saved by an older ctta, which left its warm-up in {settings.warmup}: adapt "
+                    "the source model anew with that file."
+                )
+            return
+        own = self._meta_source()
+        fits = brought.keys() == own.keys() and all(
+            (value.shape, value.dtype) == (brought[name].shape, brought[name].dtype) for name, value in own.items()
+        )
+        if not fits or not all_finite(list(brought.values())):
+            raise StateError(
+                "The state brings warmed-up meta networks that do not fit this model and its `parts`."
+            )
+        for kept in (self.source, self.source_buffers):
+            kept.update(
+                {name: brought[name].to(kept[name].device, copy=True) for name in kept.keys() & own.keys()}
+            )
+        self.warm = True
+        self.reset()
+
+    def _meta_source(self) -> dict[str, Tensor]:
+        """Source values of the meta networks, under their names in the model."""
+        mine = {id(value) for network in self.networks for value in network_tensors(network).values()}
+        names = [name for name, value in network_tensors(self.model).items() if id(value) in mine]
+        return {name: value for name, value in {**self.source, **self.source_buffers}.items() if name in names}
 
     def step(self, x: Tensor) -> Tensor:
         """Adapt to one batch; return the logits from before the step on entropy (and after one on R_k alone)."""

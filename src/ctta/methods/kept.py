@@ -8,7 +8,9 @@
 
 The declared names are ordinary attributes of the method. Because they are declared, `Method` can start them
 anew, save, load, copy, move between devices, undo and check them without another line from the author.
-`init` is called with the method, when it is built and at every reset.
+`init` is called with the method, when it is built and at every reset. `check` is called with the method once a
+saved state was loaded, and says whether what is there now can be gone on from; of which type a scalar is, its
+annotation says.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ from typing import Any, Literal
 
 Kind = Literal["per tensor", "scalar", "buffer", "network", "generator"]
 Init = Callable[[Any], Any]
+Check = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One declared piece of state: what kind it is, what it is for, and how it starts."""
+    """One declared piece of state: what kind it is, what it is for, how it starts, and whether it is sound."""
 
     kind: Kind
     help: str
     init: Init
+    check: Check | None = None
 
 
 def per_tensor(help: str) -> Any:
@@ -35,14 +39,14 @@ def per_tensor(help: str) -> Any:
     return Kept("per tensor", help, lambda _: {})
 
 
-def scalar(init: Init | float | str | bool | None, help: str) -> Any:
+def scalar(init: Init | float | str | bool | None, help: str, *, check: Check | None = None) -> Any:
     """Declare a value that JSON can hold (number, string, boolean, None, or a list or dict of those)."""
-    return Kept("scalar", help, init if callable(init) else lambda _: init)
+    return Kept("scalar", help, init if callable(init) else lambda _: init, check)
 
 
-def buffer(init: Init, help: str) -> Any:
+def buffer(init: Init, help: str, *, check: Check | None = None) -> Any:
     """Declare one tensor, or None until there is one."""
-    return Kept("buffer", help, init)
+    return Kept("buffer", help, init, check)
 
 
 def network(init: Init, help: str) -> Any:

@@ -31,14 +31,15 @@ def collect(model: nn.Module, group: Group) -> dict[str, nn.Parameter]:
     """Parameters owned directly by modules of a group, by name, in the order of `named_parameters`.
 
     A weight tied between modules appears once, under its first name. Parameters owned by a container (a
-    ViT's tokens, the packed projection of nn.MultiheadAttention) belong to no group but "all".
+    ViT's tokens, the packed projection of nn.MultiheadAttention) belong to no group but "all". A parameter that
+    holds NaN or infinity, such as a mask, stands still.
     """
     wanted = {
         id(parameter)
         for module in model.modules()
         if isinstance(module, _KINDS[group])
         for parameter in _own_parameters(module)
-        if parameter.is_floating_point() and parameter.numel()
+        if parameter.is_floating_point() and parameter.numel() and all_finite([parameter])
     }
     return {name: value for name, value in model.named_parameters() if id(value) in wanted}
 

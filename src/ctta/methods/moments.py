@@ -19,7 +19,13 @@ class AdamMemory(Method[S]):
 
     mean: dict[str, Tensor] = per_tensor("First moment of Adam.")
     square: dict[str, Tensor] = per_tensor("Second moment of Adam.")
-    updates: dict[str, int] = scalar(lambda _: {}, "Adam updates of each tensor since the reset.")
+    updates: dict[str, int] = scalar(
+        lambda _: {},
+        "Adam updates of each tensor since the reset.",
+        check=lambda m: (
+            m.updates.keys() <= m.mean.keys() & m.square.keys() and all(count > 0 for count in m.updates.values())
+        ),
+    )
 
     def adam(
         self,

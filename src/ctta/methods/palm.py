@@ -297,11 +297,23 @@ class Palm(OptimizerMemory[PalmSettings]):
 
     shat: dict[str, Tensor] = per_tensor("Moving average S^ of the sensitivity, as its tensor (Eq. 5).")
     factor: dict[str, Tensor] = per_tensor("Importance i in force: a scalar, or as its tensor (Eq. 7).")
-    ever_selected: list[str] = scalar(lambda _: [], "Tensors selected at least once.")
+    ever_selected: list[str] = scalar(
+        lambda _: [], "Tensors selected at least once.", check=lambda m: m.adapted.keys() >= set(m.ever_selected)
+    )
     threshold: float | None = scalar(None, 'The eta that eta="auto" found on the first batch.')
-    temperature: float = scalar(lambda m: m.settings.temperature, "Temperature T in force.")
-    selection: list[str] = scalar(lambda _: [], "Tensors selected when stage one last ran.")
-    passes: int = scalar(0, "Passes of the procedure since the reset, which `refresh` and `view_every` count.")
+    temperature: float = scalar(
+        lambda m: m.settings.temperature, "Temperature T in force.", check=lambda m: m.temperature > 0
+    )
+    selection: list[str] = scalar(
+        lambda _: [],
+        "Tensors selected when stage one last ran.",
+        check=lambda m: m.adapted.keys() >= set(m.selection),
+    )
+    passes: int = scalar(
+        0,
+        "Passes of the procedure since the reset, which `refresh` and `view_every` count.",
+        check=lambda m: m.passes >= 0,
+    )
 
     def adaptable(self) -> Group:
         """Conv and norm layers, unless the settings say otherwise."""

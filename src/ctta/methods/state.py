@@ -7,10 +7,12 @@ its state (`ctta.methods.kept`) gets all of them, and gets them right together.
 from __future__ import annotations
 
 import copy
+import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -55,15 +57,16 @@ def check(method: Method[Any], state: State) -> None:
     """Refuse a state that does not fit the method and its model, before anything is changed."""
     kinds = {name: item.kind for name, item in method.kept().items()}
     now = read(method)
-    parameters = dict(method.model.named_parameters())
+    parameters = method.adapted
     _require_keys("scalars", state.scalars, now.scalars)
+    _require_types(method, state.scalars)
     lasting = {key for key in now.tensors if kinds.get(key.split("/")[0]) not in ("per tensor", "buffer")}
     given = set()
     for key, tensor in state.tensors.items():
         owner, _, name = key.partition("/")
         if kinds.get(owner) == "per tensor":
             if name not in parameters or not _fits(tensor.shape, parameters[name].shape):
-                raise StateError(f"The state holds {key} of shape {tuple(tensor.shape)}, which fits no parameter.")
+                raise StateError(f"The state has {key} of shape {tuple(tensor.shape)}: no such tensor is adapted.")
             if tensor.dtype != wide(parameters[name]).dtype:
                 raise StateError(
                     f"Expected {key} in {wide(parameters[name]).dtype}, but the state has {tensor.dtype}."
@@ -78,8 +81,17 @@ def check(method: Method[Any], state: State) -> None:
                 f"Expected {key} to be {wanted.dtype} of shape {tuple(wanted.shape)}, but the state has "
                 f"{found.dtype} of shape {tuple(found.shape)}."
             )
-    if not all_finite([tensor for key, tensor in state.tensors.items() if not key.startswith("buffers/")]):
+    if not all_finite(list(method.moved_from_source(state.tensors).values())):
         raise StateError("The state holds NaN or infinity, which no adapter saves: use another copy.")
+
+
+def check_loaded(method: Method[Any]) -> None:
+    """Refuse a state just restored whose values its method cannot go on from."""
+    for name, item in method.kept().items():
+        if item.check is not None and not item.check(method):
+            raise StateError(
+                f"The state's `{name}` cannot be gone on from ({item.help}) Use another copy, or begin anew."
+            )
 
 
 def restore(method: Method[Any], state: State) -> None:
@@ -105,6 +117,26 @@ def restore(method: Method[Any], state: State) -> None:
             getattr(method, name).restore(state.tensors[name])
         elif item.kind == "scalar":
             setattr(method, name, copy.deepcopy(state.scalars[name]))
+
+
+def not_finite(method: Method[Any]) -> dict[str, Tensor]:
+    """Copies of the tensors of a state that hold NaN or infinity now."""
+    tensors = read(method).tensors
+    if all_finite(list(tensors.values())):
+        return {}
+    return {key: value.detach().clone() for key, value in tensors.items() if not all_finite([value])}
+
+
+def without(tensors: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those tensors of which values are known that are not finite, with 0 where they still hold them."""
+    out = {}
+    for key in known.keys() & tensors.keys():
+        now, before = tensors[key].detach(), known[key].to(tensors[key].device)
+        if now.shape != before.shape:
+            continue
+        same = ~before.isfinite() & ((now == before) | (now.isnan() & before.isnan()))
+        out[key] = now.masked_fill(same, 0)
+    return out
 
 
 def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
@@ -174,6 +206,39 @@ def _fits(shape: torch.Size, parameter: torch.Size) -> bool:
         size in (1, whole) for size, whole in zip(shape, parameter, strict=True)
     )
     return reduced or not shape
+
+
+def _require_types(method: Method[Any], scalars: Mapping[str, Any]) -> None:
+    """Refuse scalars of another type than their annotation names."""
+    try:
+        hints = get_type_hints(type(method))
+    except (NameError, TypeError):  # a method of a user's, with names known to his type checker alone
+        return
+    for name, value in scalars.items():
+        if not is_of_type(value, hints.get(name, Any)):
+            raise StateError(f"Expected `{name}` in the state to be {hints[name]}, but got {value!r:.80}.")
+
+
+def is_of_type(value: Any, hint: Any) -> bool:
+    """Tell whether a value from JSON is of a type; numbers must be finite.
+
+    >>> is_of_type({"a": 1}, dict[str, int]), is_of_type("x", float | None)
+    (True, False)
+    """
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        return any(is_of_type(value, part) for part in inner)
+    if kind is Literal:
+        return value in inner
+    if kind is list:
+        return type(value) is list and all(is_of_type(item, inner[0]) for item in value)
+    if kind is dict:
+        return type(value) is dict and all(is_of_type(item, inner[1]) for item in value.values())
+    if hint is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    if hint is int:
+        return type(value) is int and abs(value) < 2**63
+    return not isinstance(hint, type) or type(value) is hint
 
 
 def _require_keys(what: str, given: Iterable[str], expected: Iterable[str]) -> None:
