@@ -6,6 +6,8 @@ import pytest
 
 from ctta.corruptions import CORRUPTIONS, EXTRA
 from ctta.corruptions.constants import CONSTANTS, ELASTIC_UNIT, OVERLAY_SCALE
+from ctta.corruptions.overlays import PHOTOS
+from ctta.corruptions.spatter import MUD, WATER
 
 PROFILES = ("cifar", "imagenet", "tiny-imagenet")
 PUBLISHED = """
@@ -95,3 +97,15 @@ def test_overlays_are_shrunk_and_elastic_lengths_measured_as_published():
     assert OVERLAY_SCALE == {"cifar": 0.2, "imagenet": 1.0, "tiny-imagenet": 0.3}
     # the benchmark counts elastic lengths in images of 32, 244 (sic, of 224) and 64 pixels
     assert ELASTIC_UNIT == {"cifar": 32 / 32, "imagenet": 244 / 224, "tiny-imagenet": 64 / 64}
+
+
+def test_the_frost_overlays_have_the_measured_sizes_colours_and_spectra():
+    dark, grey = (600, 900, (78, 149, 166), (27, 16, 15), 1.62), (315, 560, (201, 205, 214), (21, 22, 23), 1.06)
+    small, large = (350, 527, (138, 153, 166), (29, 29, 30), 0.27), (495, 660, (112, 123, 135), (44, 43, 42), 1.13)
+    found = [(photo.height, photo.width, photo.mean, photo.deviation, photo.slope) for photo in PHOTOS]
+    assert found == [dark, grey, grey, small, large]  # the second and the third are the same picture
+
+
+def test_water_is_pale_turquoise_and_mud_is_brown():
+    assert [round(255 * level, 9) for level in WATER] == [175, 238, 238]
+    assert [round(255 * level, 9) for level in MUD] == [63, 42, 20]
