@@ -6,9 +6,11 @@ READY  := $(VENV)/.ready
 ZOO    := .venv-zoo
 ZOO_READY := $(ZOO)/.ready
 WORKERS ?= 2
+SEED    ?= 1
+COUNT   ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-zoo check format bench docs clean
+.PHONY: help setup demo test test-zoo check format bench mutants docs clean
 
 help:            ## list the chores
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -49,6 +51,9 @@ format: $(READY) ## let ruff mend what it can
 
 bench: $(READY)  ## time and memory of a step: literal PALM, ours, every other method
 	$(BIN)/python benchmarks/step_cost.py
+
+mutants: $(READY)  ## small faults put into a copy of the source: do the tests notice? (SEED=1 COUNT=60)
+	$(BIN)/python benchmarks/mutants.py --seed $(SEED) --count $(COUNT)
 
 docs: $(READY)   ## write the reference pages from the registry, and the results from their rows
 	$(BIN)/python docs/build.py

@@ -475,6 +475,23 @@ def test_frost_photos_are_used_where_given(tmp_path):
         corrupt(pictures(1), "frost", overlays=tmp_path)
 
 
+def test_frost_photos_shrink_bilinearly_about_half_pixel_centres_without_smoothing_first(tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    photo = pictures(1, 300, 460)[0]
+    for name in ("frost1.png", "frost2.png", "frost3.png", "frost4.png", "frost5.png"):
+        image.fromarray(photo).save(tmp_path / name)
+    for number in (4, 5):  # lossless under the name of a JPEG file
+        (tmp_path / f"frost{number}.png").rename(tmp_path / f"frost{number}.jpg")
+    plane = torch.from_numpy(photo).permute(2, 0, 1)[None].double()
+    for scale in (0.2, 0.3):
+        wanted = torch.nn.functional.interpolate(
+            plane, scale_factor=scale, mode="bilinear", align_corners=False, recompute_scale_factor=False
+        )[0]
+        for sheet in overlays(scale, 32, 32, tmp_path):
+            assert sheet.shape == wanted.shape
+            assert abs(sheet - wanted.numpy()).max() <= 0.5 + 1e-6
+
+
 def test_black_and_flat_images_come_through():
     for value in (0, 255):
         for name in ALL:

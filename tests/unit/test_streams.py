@@ -130,6 +130,11 @@ def test_correlated_labels_come_in_runs():
         assert sorted(indices) == list(range(200))
 
 
+def test_asking_for_more_images_than_there_are_gives_correlated_labels_in_the_same_order():
+    everything = [seen(batch) for batch in plan("correlated", count=50, images=50)]
+    assert [seen(batch) for batch in plan("correlated", count=50, images=1000)] == everything
+
+
 def test_part_of_a_domain_keeps_all_classes_even_when_labels_are_sorted():
     for options in ({}, {"kind": "sorted"}, {"kind": "dirichlet"}):
         setting = "correlated" if options else "continual"

@@ -92,11 +92,16 @@ def test_shares_are_means_over_batches_then_over_domains():
 
 
 def test_a_method_that_selects_nothing_is_summed_by_what_it_moves(summed):
-    found = summed(
-        [row(0, "fog-5", 10, 0, shares={"moved": 0.25}), row(1, "fog-5", 10, 0, shares={"moved": 0.75})]
-    )
+    found = summed([row(k, "fog-5", 10, 0, shares={"moved": share}) for k, share in enumerate((0.25, 0.5, 0.75))])
     assert found.selected == found.moved == pytest.approx(50)
     assert found.ever_selected == pytest.approx(75)
+
+
+def test_what_was_ever_selected_is_what_the_last_batch_says(summed):
+    found = summed(
+        [row(k, "fog-5", 10, 0, shares={"ever_selected": share}) for k, share in enumerate((0.1, 0.2, 0.4))]
+    )
+    assert found.ever_selected == pytest.approx(40)
 
 
 def test_cost_is_the_median_batch_in_units_of_the_median_pass(summed):

@@ -235,6 +235,16 @@ def test_a_recurring_table_has_every_pass():
     assert tables.recurring("t", "T", [Entry("d", "LAW")]).heads == ("dataset", "method", "ours")
 
 
+def test_a_recurring_table_has_the_passes_of_the_run_that_has_most():
+    long, short = (
+        run(15.0, visits=tuple(Visit(domain, 10, 1) for domain in ["fog-5", "snow-5"] * passes))
+        for passes in (3, 2)
+    )
+    table = tables.recurring("t", "T", [Entry("d", "PALM", (long,)), Entry("d", "LAW", (short,))])
+    assert table.heads[3:] == ("pass 1", "pass 2", "pass 3")
+    assert table.rows[1][3:5] == (10.0, 10.0)
+
+
 def test_forgetting_is_shown_as_accuracy_and_its_worst_seed_is_the_lowest():
     runs = (
         run(),

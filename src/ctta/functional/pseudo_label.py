@@ -14,7 +14,7 @@ def pseudo_label_loss(
     """Cross-entropy -log softmax(l / T) of the class with the largest logit: N x C -> scalar, or N.
 
     >>> import torch
-    >>> round(pseudo_label_loss(torch.tensor([[0.0, 0.0], [50.0, 0.0]])).item(), 4)  # log(2) / 2
-    0.3466
+    >>> round(pseudo_label_loss(torch.tensor([[0.0, 0.0], [3.0, 0.0]])).item(), 4)  # (log 2 + log(1 + e^-3)) / 2
+    0.3709
     """
     return F.cross_entropy(logits / temperature, logits.detach().argmax(1), reduction=reduction)
