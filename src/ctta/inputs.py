@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import warnings
@@ -49,6 +50,10 @@ class InputGuard:
         """Hold later batches to the rank and channels of one that was as expected."""
         if hint(self.model) in (None, signature(x)):
             self.accepted = signature(x)
+
+    def copy(self) -> InputGuard:
+        """Return a guard of the same model that remembers the same, and goes on by itself."""
+        return copy.copy(self)
 
     @property
     def dtype(self) -> torch.dtype:

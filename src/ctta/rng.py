@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 from torch import Tensor
 
 from ctta.errors import StateError
+
+BORROWED = threading.RLock()
+"""Held by whoever has torch's global generators, of which a process has one each, to himself."""
 
 
 class Rng:
@@ -50,11 +54,12 @@ class Rng:
     def lend(self, device: torch.device) -> Iterator[None]:
         """Seed the global generators with a draw from this one for a while: dropout knows no other.
 
-        Afterwards the random state of the CPU and of the device is as before.
+        Afterwards the random state of the CPU and of the device is as before. Others who borrow them this way
+        wait meanwhile; code in other threads that draws from them unasked gets other numbers, and changes ours.
         """
         seed = int(torch.randint(2**62, (), generator=self.generator, device="cpu"))
         accelerated = device.type not in ("cpu", "meta")
-        with torch.random.fork_rng(devices=[device] if accelerated else [], device_type=device.type):
+        with BORROWED, torch.random.fork_rng(devices=[device] if accelerated else [], device_type=device.type):
             torch.default_generator.manual_seed(seed)
             if accelerated:
                 torch.get_device_module(device).manual_seed(seed)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ctta.augment.adacontrast import flip
+from ctta.errors import ModelError
 from ctta.functional import diversity, info_nce, neighbour_vote
 from ctta.methods.base import Method
 from ctta.methods.copies import copy_network
@@ -175,7 +176,13 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
         """Features and logits of a view."""
         with watch_linear(model) as last:
             logits = self.forward(x, model)
-        return Encoded(F.normalize(classifier_input(last, logits), dim=1), logits)
+        features = classifier_input(last, logits)
+        if len(self.queue) and features.shape[1] != self.queue.shape[1]:
+            raise ModelError(
+                f"Expected features of width {self.queue.shape[1]}, as from earlier batches, in front of the "
+                f"linear classifier, but {type(model).__name__} gave {features.shape[1]}: they are compared."
+            )
+        return Encoded(F.normalize(features, dim=1), logits)
 
     def follow(self) -> None:
         """Move the momentum network a little towards the model; BatchNorm statistics stay its own."""

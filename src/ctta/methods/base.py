@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from ctta.augment import Augmentation
 from ctta.errors import AugmentError, ModelError, NonFiniteError, StateError, UnsupportedModelError
 from ctta.methods import state
+from ctta.methods.checkpointing import plain_blocks
 from ctta.methods.kept import Kept, generator
 from ctta.methods.layers import (
     Group,
     all_finite,
+    at_rest,
     collect,
     finite,
     floating,
@@ -68,6 +70,7 @@ class Method(Generic[S]):
         self.source = {name: value.detach().clone() for name, value in self.adapted.items()}
         self.source_buffers = {name: value.clone() for name, value in model.named_buffers()}
         self._start()
+        self.beginning = state.beginning(self)
         self.never_finite = state.not_finite(self)
         self._sealed = True
 
@@ -126,11 +129,13 @@ class Method(Generic[S]):
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
+            hint = _hint_at_statistics(error, model or self.model)
             raise ModelError(
-                f"The model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, {x.dtype}: {error}"
+                f"The model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, {x.dtype}: "
+                f"{error}{hint}"
             ) from error
         _require_logits(logits, len(x))
-        return wide(logits)
+        return wide(logits.clone())  # some models answer with one and the same buffer every time
 
     def view(self, x: Tensor) -> Tensor:
         """Return an augmented copy of the batch, a constant for autograd."""
@@ -155,18 +160,34 @@ class Method(Generic[S]):
         wanted = list(self.adapted if names is None else names)
         if not wanted:
             return {}
-        if not output.requires_grad:
+        found: Sequence[Tensor | None] = []
+        if output.requires_grad:
+            found = self._backward(output, [self.adapted[name] for name in wanted], along, retain_graph)
+        gradients = {name: wide(g) for name, g in zip(wanted, found, strict=False) if g is not None}
+        if not output.requires_grad or (names is None and not gradients):
             raise ModelError(
                 f"The logits of {type(self.model).__name__} depend on none of the {len(wanted)} adapted "
-                "tensors: its forward must neither detach, nor run under no_grad, nor use reentrant checkpointing."
+                "tensors: its forward must neither detach, nor run under no_grad, nor use reentrant "
+                "checkpointing, nor end in layers without a backward pass (quantised ones)."
             )
-        parameters = [self.adapted[name] for name in wanted]
-        found = torch.autograd.grad(output, parameters, along, retain_graph=retain_graph, allow_unused=True)
-        used = zip(wanted, found, strict=True)
-        gradients = {name: wide(value) for name, value in used if value is not None}
         if checked:
             self.require_finite("gradient", gradients)
         return gradients
+
+    def _backward(
+        self, output: Tensor, inputs: Sequence[Tensor], along: Tensor | None, retain_graph: bool
+    ) -> Sequence[Tensor | None]:
+        """Gradients of an output, None for each input that it does not use; refused with a sentence."""
+        try:
+            return torch.autograd.grad(output, inputs, along, retain_graph=retain_graph, allow_unused=True)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"Expected {type(self.model).__name__} to have a backward pass, but it raised "
+                f"{type(error).__name__}: {error} Its forward must not change in place what the backward pass "
+                'needs; methods without a backward pass ("bn1", "source") take the model as it is.'
+            ) from error
 
     def graph_to(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """Have forward passes meanwhile record the graph to these adapted tensors only."""
@@ -264,10 +285,8 @@ class Method(Generic[S]):
         }
 
     def reset(self) -> None:
-        """Return to exactly what the method was when it was built."""
-        self.move(self.source)
-        state.set_buffers(self.model, self.source_buffers)
-        self._start()
+        """Return to exactly what the method was when it was built: values come back, nothing is built again."""
+        state.restore(self, state.first(self))
 
     def moved_from_source(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Tensors of a state, with 0 where the source is NaN or infinite and nothing has changed since.
@@ -293,6 +312,14 @@ class Method(Generic[S]):
         """Return to a state this method was in."""
         state.restore(self, before)
 
+    def rest(self, first_hook: int) -> None:
+        """Take back what a step that was cut short left switched on: train mode, hooks from a number on."""
+        self.notes.clear()
+        self.pending.clear()
+        for network in state.networks_of(self):
+            at_rest(network, first_hook)
+            plain_blocks(network)
+
     def to(self, convert: Callable[[Tensor], Tensor]) -> None:
         """Apply a conversion of tensors (another device, another dtype) to everything that is held."""
         self.model._apply(convert)  # type: ignore[no-untyped-call]
@@ -300,6 +327,8 @@ class Method(Generic[S]):
         self.adapted = {name: named[name] for name in self.adapted}
         self.source = {name: convert(value) for name, value in self.source.items()}
         self.source_buffers = {name: convert(value) for name, value in self.source_buffers.items()}
+        begun = {name: convert(value) for name, value in self.beginning.tensors.items()}
+        self.beginning = State(begun, self.beginning.scalars)
         state.convert(self, convert)
         self.never_finite = state.not_finite(self)
 
@@ -379,6 +408,18 @@ def describe_value(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"
     return f"a {type(value).__module__}.{type(value).__qualname__}"
+
+
+def _hint_at_statistics(error: Exception, model: nn.Module) -> str:
+    """What to do about a model that reads statistics of its own which a method took away; empty for others."""
+    reads = "running_" in str(error) or "NoneType" in str(error)
+    if not reads or not any("source_mean" in module._buffers for module in model.modules()):
+        return ""
+    return (
+        ". This method normalises with the statistics of the batch and took `running_mean` and `running_var` of "
+        "the BatchNorm layers away, but the model seems to read them itself: use the layers as torch has them, or "
+        'pass bn_mode="source" (where the method has it), or choose the method "source".'
+    )
 
 
 def _require_logits(logits: Any, samples: int) -> None:

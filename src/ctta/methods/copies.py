@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ctta.errors import ModelError
+
+T = TypeVar("T")
+
+
+class _WithoutGraph(TorchFunctionMode):
+    """Has deepcopy copy tensors that belong to a graph, which torch refuses, as constants.
+
+    Networks keep such features of a pass anywhere: in attributes, dicts, lists, objects. deepcopy finds them all.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()  # deepcopy itself writes it down as the copy of this tensor
+        return func(*args, **(kwargs or {}))
 
 
 def copy_network(model: nn.Module, advice: str) -> nn.Module:
     """Return a deep copy; a model that allows none is refused with the advice."""
     try:
-        return copy.deepcopy(model, cached_tensors(model))
-    except (RuntimeError, TypeError) as error:
+        return deep_copy(model)
+    except Exception as error:
         raise ModelError(f"{type(model).__name__} cannot be copied ({error}). {advice}.") from error
 
 
-def cached_tensors(model: nn.Module) -> dict[int, Any]:
-    """Detached copies of tensors that modules keep from a forward pass, which deepcopy alone would refuse."""
-    return {
-        id(value): value.detach().clone()
-        for module in model.modules()
-        for value in vars(module).values()
-        if isinstance(value, Tensor) and not value.is_leaf
-    }
+def deep_copy(value: T, memo: dict[int, Any] | None = None) -> T:
+    """Copy a value with all that it holds; tensors with a graph come without it."""
+    with _WithoutGraph():
+        return copy.deepcopy(value, memo)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from ctta import checkpoint
-from ctta.errors import StateError
+from ctta.errors import ModelError, StateError
 from ctta.functional import filtered_entropy
 from ctta.methods.layers import all_finite, use_batch_statistics
 from ctta.methods.meta_networks import MetaNetwork, Watch, attach, meta_networks, watching
@@ -190,6 +190,8 @@ class Ecotta(SgdMemory[EcottaSettings]):
             return "ready"
         with torch.no_grad():
             self.watched_forward(x, "measure")
+        if any(len(network.measured) != 2 for network in networks):
+            raise _part_left_out(self.model)
         enough = all(found.values > 1 for network in networks for found in network.measured)
         for network in networks:
             if enough:
@@ -207,6 +209,8 @@ class Ecotta(SgdMemory[EcottaSettings]):
         found = [network.drift for network in self.networks if network.drift is not None]
         for network in self.networks:
             network.drift = None
+        if not found:
+            raise _part_left_out(self.model)
         return torch.stack(found).sum()
 
     def descend(self, loss: Tensor) -> None:
@@ -217,6 +221,12 @@ class Ecotta(SgdMemory[EcottaSettings]):
             learning_rates={name: self.settings.lr if name in moved else 0.0 for name in self.adapted},
             shares={"moved": self.share(moved)},
         )
+
+    def rest(self, first_hook: int) -> None:
+        """The meta networks watch no longer."""
+        super().rest(first_hook)
+        for network in self.networks:
+            network.rest()
 
     @property
     def networks(self) -> list[MetaNetwork]:
@@ -238,6 +248,13 @@ class Ecotta(SgdMemory[EcottaSettings]):
     def _collect(self) -> dict[str, nn.Parameter]:
         mine = {id(parameter) for network in self.networks for parameter in network.parameters()}
         return {name: value for name, value in self.model.named_parameters() if id(value) in mine}
+
+
+def _part_left_out(model: nn.Module) -> ModelError:
+    return ModelError(
+        f"Expected {type(model).__name__} to run every part that has a meta network, but its forward pass left "
+        "out some on this batch: name stages that always run with `stages=`, or choose another method."
+    )
 
 
 # ---------------------------------------------------------------- files of warmed-up meta networks

@@ -158,7 +158,8 @@ class Law(AdamMemory[LawSettings]):
         """Move each tensor down the gradient of the objective at its own learning rate."""
         s = self.settings
         gradients = self.gradients(self.objective(logits, x))
-        rates = {name: s.lr * weights[name] for name in gradients}
+        # a tensor that only the view reaches matters to no answer
+        rates = {name: s.lr * weights.get(name, 0.0) for name in gradients}
         if s.adam_state == "persistent":
             moved = self.adam(gradients, rates, weight_decay=s.weight_decay)
         else:

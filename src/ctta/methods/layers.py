@@ -26,6 +26,15 @@ _KINDS: dict[Group, tuple[type[nn.Module], ...]] = {
     "all": (nn.Module,),
 }
 
+HOOK_TABLES = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+"""Where modules hold their hooks, by number."""
+
 
 def collect(model: nn.Module, group: Group) -> dict[str, nn.Parameter]:
     """Parameters owned directly by modules of a group, by name, in the order of `named_parameters`.
@@ -143,6 +152,43 @@ def training(*networks: nn.Module, whole: bool = False) -> Iterator[None]:
         yield
 
 
+class AsItWas:
+    """Remembers how a network is built and switched (modes, hooks, children, which tensors), not their values."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.modules = {module: vars(module).copy() for module in network.modules()}
+        self.contents = {
+            (module, name): value.copy()
+            for module, attributes in self.modules.items()
+            for name, value in attributes.items()
+            if name.startswith("_") and isinstance(value, dict | set)  # torch's own
+        }
+        self.trained = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
+
+    def put_back(self) -> None:
+        """Make the network that again."""
+        for module, attributes in self.modules.items():
+            for name in vars(module).keys() - attributes.keys():
+                del vars(module)[name]
+            vars(module).update(attributes)
+        for (module, name), content in self.contents.items():
+            held = vars(module)[name]  # hooks' handles know the very same dict
+            held.clear()
+            held.update(content)
+        for parameter, trained in self.trained:
+            parameter.requires_grad_(trained)
+
+
+def at_rest(network: nn.Module, first_hook: int) -> None:
+    """Put a network in eval mode, without hooks of this number and later."""
+    network.eval()
+    for module in network.modules():
+        for kind in HOOK_TABLES:
+            hooks = getattr(module, kind)
+            for number in [number for number in hooks if number >= first_hook]:
+                del hooks[number]
+
+
 @contextmanager
 def without_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
     """Have forward passes meanwhile treat parameters as constants."""
@@ -187,7 +233,12 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """Tell whether two tensors of one shape and dtype are equal to the bit, without asking another device."""
-    if one.device.type != "cpu" or one.is_complex():
-        return False  # a question that would wait for the device, once a tensor
+    return one.device.type == "cpu" and equal_bits(one, other)  # others would wait for it, once a tensor
+
+
+def equal_bits(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors are equal to the bit; complex ones never are."""
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device) or one.is_complex():
+        return False
     whole = INTEGERS[one.element_size()]
     return torch.equal(one.view(whole), other.view(whole))

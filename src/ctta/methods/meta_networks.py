@@ -22,6 +22,7 @@ from ctta.errors import ModelError, SettingError, UnsupportedModelError
 from ctta.methods.state import set_buffers
 from ctta.models.stages import Stages
 from ctta.precision import wide
+from ctta.rng import BORROWED
 
 NAME = "meta_networks"
 """Attribute under which a model holds its meta networks."""
@@ -111,6 +112,12 @@ class MetaNetwork(nn.Module):
         self.drift: Tensor | None = None
         self.side: Tensor | None = None  # ConvBlock_k(x), from the first block of the part to the last
         self.side_alone: Tensor | None = None
+
+    def rest(self) -> None:
+        """Stop watching, and forget what was seen."""
+        self.watch = "off"
+        self.measured.clear()
+        self.drift = self.side = self.side_alone = None
 
     def conv_block(self, x: Tensor) -> Tensor:
         """ConvBlock_k(x)."""
@@ -275,7 +282,7 @@ def _shapes(model: nn.Module, layout: Sequence[Part]) -> list[tuple[torch.Size, 
             events.clear()
             shape = (2, first.in_channels, *[size] * len(first.kernel_size))
             try:
-                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                with torch.no_grad(), BORROWED, torch.random.fork_rng(devices=[]):
                     model(first.weight.new_zeros(shape))
             except Exception as error:  # noqa: BLE001 - whatever lies behind the last part need not fit this size
                 reason = f" ({type(error).__name__}: {error})"

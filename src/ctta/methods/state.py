@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ctta.errors import StateError
-from ctta.methods.layers import all_finite
+from ctta.methods.layers import all_finite, equal_bits
 from ctta.precision import wide
 
 if TYPE_CHECKING:
@@ -110,9 +109,10 @@ def restore(method: Method[Any], state: State) -> None:
         elif item.kind == "buffer":
             setattr(method, name, own(state.tensors[name]) if name in state.tensors else None)
         elif item.kind == "network":
-            with torch.no_grad():
-                for key, tensor in network_tensors(getattr(method, name)).items():
-                    tensor.copy_(state.tensors[f"{name}/{key}"])
+            set_network(
+                getattr(method, name),
+                {k.partition("/")[2]: t for k, t in state.tensors.items() if k.startswith(f"{name}/")},
+            )
         elif item.kind == "generator":
             getattr(method, name).restore(state.tensors[name])
         elif item.kind == "scalar":
@@ -151,16 +151,61 @@ def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
             value._apply(to)
 
 
+def set_network(network: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give a network's parameters and buffers these values."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(values[name])
+    set_buffers(network, values)
+
+
 def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Give a model's buffers these values, in place where they fit; those without a value become None."""
+    """Give a model's buffers these values, in place where they fit; those without a value become None.
+
+    A buffer that several modules share has a value under its first name only.
+    """
+    shared: dict[int, tuple[Tensor, Tensor | None]] = {}
     with torch.no_grad():
         for prefix, module in model.named_modules():
             for leaf, now in module._buffers.items():
+                if now is not None and id(now) in shared:
+                    module._buffers[leaf] = shared[id(now)][1]
+                    continue
                 value = values.get(f"{prefix}.{leaf}" if prefix else leaf)
                 if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype:
                     module._buffers[leaf] = None if value is None else value.clone()
                 else:
                     now.copy_(value)
+                if now is not None:
+                    shared[id(now)] = now, module._buffers[leaf]
+
+
+def beginning(method: Method[Any]) -> State:
+    """Copy the declared state a method begins with; networks only where they differ from the source model."""
+    now, source = read(method), _source(method)
+    own: dict[str, Tensor] = {}
+    for key, tensor in now.tensors.items():
+        owner, _, name = key.partition("/")
+        if owner not in ("model", "buffers") and not (name in source and equal_bits(tensor, source[name])):
+            own[key] = tensor.clone()
+    return State(own, copy.deepcopy(now.scalars))
+
+
+def first(method: Method[Any]) -> State:
+    """The state in which a method began, by reference."""
+    source = _source(method)
+    tensors = {f"model/{name}": value for name, value in method.source.items()}
+    tensors |= {f"buffers/{name}": value for name, value in method.source_buffers.items()}
+    for name, item in method.kept().items():
+        if item.kind == "network":
+            keys = network_tensors(getattr(method, name))
+            tensors |= {f"{name}/{key}": source[key] for key in keys if key in source}
+    return State(tensors | method.beginning.tensors, method.beginning.scalars)
+
+
+def _source(method: Method[Any]) -> dict[str, Tensor]:
+    """Parameters and buffers of the source model, by name and reference."""
+    return {**dict(method.model.named_parameters()), **method.source_buffers, **method.source}
 
 
 def networks_of(method: Method[Any]) -> list[nn.Module]:
@@ -169,23 +214,35 @@ def networks_of(method: Method[Any]) -> list[nn.Module]:
     return [method.model, *kept]
 
 
-@contextmanager
-def undisturbed(method: Method[Any]) -> Iterator[None]:
-    """Put back whatever a prediction disturbs: the buffers of every network, the generators."""
-    networks = networks_of(method)
-    generators = [getattr(method, name) for name, item in method.kept().items() if item.kind == "generator"]
-    buffers = [{name: value.clone() for name, value in network.named_buffers()} for network in networks]
-    # the buffers themselves, not their ids: a freed one's id may be that of the tensor that replaced it
-    seen = [{name: (value, value._version) for name, value in network.named_buffers()} for network in networks]
-    drawn = [item.state() for item in generators]
-    try:
-        yield
-    finally:
-        for network, before, values in zip(networks, seen, buffers, strict=True):
+class undisturbed:  # noqa: N801 - a context manager, used as a function
+    """Put back whatever a prediction disturbs: the buffers of every network, the generators.
+
+    Not a generator function: one that is cut short would put back late, whenever its traceback is let go of.
+    """
+
+    def __init__(self, method: Method[Any]) -> None:
+        self.networks = networks_of(method)
+        self.generators = [
+            getattr(method, name) for name, item in method.kept().items() if item.kind == "generator"
+        ]
+        self.buffers = [{name: value.clone() for name, value in n.named_buffers()} for n in self.networks]
+        # the buffers themselves, not their ids: a freed one's id may be that of the tensor that replaced it
+        self.seen = [{name: (b, b._version) for name, b in n.named_buffers()} for n in self.networks]
+        self.drawn = [item.state() for item in self.generators]
+
+    def put_back(self) -> None:
+        """Put it back now; a second time does no harm."""
+        for network, before, values in zip(self.networks, self.seen, self.buffers, strict=True):
             if _disturbed(network, before):
                 set_buffers(network, values)
-        for item, before in zip(generators, drawn, strict=True):
-            item.restore(before)
+        for item, state in zip(self.generators, self.drawn, strict=True):
+            item.restore(state)
+
+    def __enter__(self) -> None:
+        """Begin; what is put back was remembered when this was made."""
+
+    def __exit__(self, *_: object) -> None:
+        self.put_back()
 
 
 def _disturbed(network: nn.Module, before: Mapping[str, tuple[Tensor, int]]) -> bool:
