@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from numbers import Integral
 from typing import Any, Literal
 
@@ -26,11 +27,12 @@ from ctta.errors import AugmentError, CttaError, ModelError, NonFiniteError, Set
 from ctta.inputs import InputGuard
 from ctta.last import Report
 from ctta.methods.base import Augment, Method
-from ctta.methods.copies import cached_tensors, copy_network
-from ctta.methods.layers import all_finite, same_bits
+from ctta.methods.copies import copy_network, deep_copy
+from ctta.methods.layers import AsItWas, all_finite, same_bits
 from ctta.methods.layout import use_fast_layout, use_plain_layout
 from ctta.methods.registry import MethodEntry, find
 from ctta.methods.state import State, network_tensors, networks_of, undisturbed
+from ctta.turns import Done, Turns, turn
 
 META = "adapter"
 SOURCE = "source/"
@@ -117,19 +119,21 @@ def load(
     return adapter
 
 
-class Adapter(nn.Module):
+class Adapter(Turns):
     """A model that adapts. Call it as you would call the model; made by `ctta.adapt` or `ctta.load`.
 
     It is an nn.Module so that it fits where the model was (`.to(device)`, `next(m.parameters())`), but
     `train()` and `eval()` change nothing: the method decides how each layer behaves.
+
+    Threads may share an adapter. They take turns: every step, prediction, reset, save, load, copy and move is
+    whole, and the outcome is that of some order, one after the other. An adapter for each thread works too. Where
+    steps draw from torch's global generator (dropout), adapters of one process wait for each other meanwhile; code
+    of other kinds that draws from it in another thread at that moment does not, and changes such a run.
+
+    An exception at any line, Ctrl-C included, leaves the adapter as it was before the call or as it is after it.
     """
 
     entry: MethodEntry
-    method: Method[Any]
-    batches: int
-    skipped_steps: int
-    last: Report | None
-    _guard: InputGuard
     _snapshot: dict[str, Tensor]
     _fingerprint: str | None
     _layout: Literal["given", "on trial", "fast", "plain"]
@@ -151,22 +155,41 @@ class Adapter(nn.Module):
             raise ModelError("The model is or holds an adapter already: adapt the plain model instead.")
         self.training = False
         self.entry = entry
+        _require_usable(model)
         with torch.inference_mode(False):
             own = model if inplace else copy_network(model, "Pass `inplace=True` to adapt the model itself")
             _require_movable(own)
             changes_nothing = (entry.method.adapts, entry.method.statistics) == ("none", "source")
             keep = inplace or changes_nothing  # not ours to rearrange, or to answer bit for bit as the model
             self._layout = "given" if keep or not use_fast_layout(own) else "on trial"
-            self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
+            as_it_was = AsItWas(own)
+            try:
+                self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
+            except BaseException:
+                as_it_was.put_back()
+                raise
         self._snapshot = {}
         self._fingerprint = None
         self._start()
 
     def _start(self) -> None:
-        self.batches = 0
-        self.skipped_steps = 0
-        self.last = None
+        self._done = Done()
         self._guard = InputGuard(self.method.model, self._predict)
+
+    @property
+    def batches(self) -> int:
+        """Batches adapted to since the last reset."""
+        return self._counted.batches
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were undone since the last reset."""
+        return self._counted.skipped_steps
+
+    @property
+    def last(self) -> Report | None:
+        """What the last call did; None before the first and after a reset."""
+        return self._counted.last
 
     @property
     def settings(self) -> Any:
@@ -183,27 +206,26 @@ class Adapter(nn.Module):
 
     # ---------------------------------------------------------------- predicting and adapting
 
+    @turn
     def forward(self, images: Tensor) -> Tensor:
         """Predict and adapt: N x C x H x W images -> N x classes logits, without graph."""
         with torch.inference_mode(False), torch.enable_grad():
             x = self._guard.check(images)
             self._settle_layout(x)
-            before = self._take_snapshot()
+            before = self._open()
             self.method.begin()
             torch.clear_autocast_cache()  # weights cast before the last step, or without a graph, are stale
             try:
                 logits, reason = self._step(x, before)
                 if self.method.clipped_view:
-                    self._guard.warn_if_clipped(stacklevel=5)
-            except BaseException:
-                self.method.undo(before)  # whatever happened, an interrupted step leaves no trace
-                raise
+                    self._guard.warn_if_clipped(stacklevel=6)
             finally:
                 torch.clear_autocast_cache()
             self._guard.remember(x)
             self._report(len(x), reason)
             return logits.detach()
 
+    @turn
     def predict(self, images: Tensor) -> Tensor:
         """Predict without adapting: nothing changes."""
         with torch.inference_mode(False):
@@ -213,10 +235,17 @@ class Adapter(nn.Module):
         """Logits of an accepted batch. What predicting disturbs (buffers, random generators) is put back."""
         self._settle_layout(x)
         try:
-            with undisturbed(self.method), torch.no_grad():
+            with self._undisturbed(), torch.no_grad():
                 return self.method.predict(x)
         finally:
             torch.clear_autocast_cache()  # a weight cast here has no graph, and must not meet the next step
+
+    def _undisturbed(self) -> undisturbed:
+        """Put back what predicting disturbs, be it cut short or not."""
+        found = undisturbed(self.method)
+        if self._before is None:
+            self._remember(found.put_back)
+        return found
 
     def _settle_layout(self, x: Tensor) -> None:
         """Before the first batch: a model that cannot work in the fast layout goes back to the plain one."""
@@ -240,7 +269,7 @@ class Adapter(nn.Module):
     def _answers(self, x: Tensor) -> bool:
         """Tell whether the model can work on two images of a batch."""
         try:
-            with undisturbed(self.method), torch.no_grad():
+            with self._undisturbed(), torch.no_grad():
                 self.method.forward(x[:2])
         except CttaError:
             return False
@@ -270,6 +299,12 @@ class Adapter(nn.Module):
         self.method.undo(before)
         return logits, "logits are not finite, nor are those of the source model"
 
+    def _open(self) -> State:
+        """Begin a change of the whole state; return what it is now."""
+        before = self._take_snapshot()
+        self._remember(partial(self.method.undo, before))
+        return before
+
     def _take_snapshot(self) -> State:
         """Copy the state into buffers that are used again for every batch; weights that never moved need none."""
         state = self.method.state()
@@ -288,33 +323,37 @@ class Adapter(nn.Module):
         return State({**unmoved, **reused}, copy.deepcopy(state.scalars))
 
     def _report(self, samples: int, reason: str | None) -> None:
-        self.batches += 1
-        self.skipped_steps += reason is not None
+        batches, skipped_steps = self._done.batches + 1, self._done.skipped_steps + (reason is not None)
         notes = {} if reason is not None else self.method.notes
-        self.last = Report(
+        report = Report(
             method=self.entry.name,
-            batch=self.batches,
+            batch=batches,
             samples=samples,
             skipped=reason is not None,
             reason=reason,
-            skipped_steps=self.skipped_steps,
+            skipped_steps=skipped_steps,
             **notes,
         )
+        self._done = Done(batches, skipped_steps, report)
 
     # ---------------------------------------------------------------- state
 
+    @turn
     def reset(self) -> None:
         """Become exactly a new adapter, bit for bit."""
         with torch.inference_mode(False):
+            self._open()
             self.method.reset()
             self._start()
 
+    @turn
     def freeze(self) -> nn.Module:
         """Return a copy of what answers now, as an ordinary module that predicts as `predict` does."""
         with torch.inference_mode(False):
             advice = "Its adapted weights are in `adapter.model`"
             return copy_network(self.method.frozen(), advice).requires_grad_(False)
 
+    @turn
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
@@ -329,6 +368,7 @@ class Adapter(nn.Module):
         out.update({f"{prefix}{key}": value for key, value in {**found, META: meta}.items()})
         return out
 
+    @turn
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> _IncompatibleKeys:
@@ -348,14 +388,14 @@ class Adapter(nn.Module):
             raise StateError(f"Expected tensors and counters from 0 on, but got {strangers[:3]}, {counters}.")
         self._require_made_alike(meta)
         with torch.inference_mode(False):
-            before = self._take_snapshot()
+            before = self._open()
             try:
                 self.method.load(State(tensors, meta["scalars"]))
             except BaseException:
                 self.method.undo(before)
                 raise
             self._start()
-        self.batches, self.skipped_steps = counters[0], counters[1]
+        self._done = Done(counters[0], counters[1])
         return _IncompatibleKeys([], [])
 
     def _require_made_alike(self, meta: Mapping[str, Any]) -> None:
@@ -372,6 +412,7 @@ class Adapter(nn.Module):
                 "adapter with the settings of the state, or read a whole file with ctta.load."
             )
 
+    @turn
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole adapting state to one safetensors file, atomically; `ctta.load` reads it."""
         augment = self.method.augment
@@ -388,6 +429,7 @@ class Adapter(nn.Module):
         checkpoint.write(path, {**self.state_dict(), **brought}, header)
 
     @property
+    @turn
     def fingerprint(self) -> str:
         """SHA-256 of the source model's parameters and buffers, whatever has moved since."""
         if self._fingerprint is None:
@@ -416,13 +458,25 @@ class Adapter(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # the model must not become a submodule: train() would reach it
 
+    @turn
     def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
         twin = Adapter.__new__(Adapter)
         memo[id(self)] = twin
-        memo.update(cached_tensors(self.model))
-        twin.__dict__.update({key: copy.deepcopy(value, memo) for key, value in self.__dict__.items()})
+        own = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_before")}
+        try:
+            with torch.inference_mode(False):
+                twin.__setstate__({**deep_copy(own, memo), "_before": None})
+        except Exception as error:
+            name = type(self.model).__name__
+            raise ModelError(f"{name} cannot be copied ({error}), nor can an adapter that holds it.") from error
         return twin
 
+    def __getstate__(self) -> dict[str, Any]:
+        twin = copy.deepcopy(self)  # pickle reads the tensors later, when other threads may have moved on
+        twin._guard.predict = self._predict  # to pickle, this is the adapter
+        return {key: value for key, value in twin.__dict__.items() if key != "_lock"}
+
+    @turn
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         with torch.inference_mode(False):
             self.method.to(fn)
@@ -449,9 +503,21 @@ def _lies_alike(one: Tensor, other: Tensor) -> bool:
     return next(kinds) == next(kinds)
 
 
-def _require_movable(model: nn.Module) -> None:
-    if any(is_lazy(p) for p in model.parameters()):
+def _require_usable(model: nn.Module) -> None:
+    """Refuse models with tensors that cannot be copied or computed with as others."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if any(is_lazy(value) for value in tensors.values()):
         raise ModelError("The model has lazy layers that have not seen a batch: run it once before adapting.")
+    for name, value in tensors.items():
+        if value.layout != torch.strided:
+            raise ModelError(
+                f"Expected a model of dense tensors, but {name} has layout {value.layout}: hold it as "
+                f"{name}.to_dense(), and make it sparse in the forward pass if need be."
+            )
+
+
+def _require_movable(model: nn.Module) -> None:
+    """Refuse a model whose weights cannot move in place."""
     if any(p.is_inference() for p in model.parameters()):
         raise ModelError(
             "The model was built under torch.inference_mode(), so its weights cannot move in place: "
