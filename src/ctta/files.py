@@ -96,6 +96,8 @@ def parsing(what: str, cure: str, kind: type[CttaError] = DataError) -> Iterator
         yield
     except CttaError:
         raise
-    except Exception as error:  # no parser says all it may raise: numpy's header reader has a tokenizer's errors
+    except Exception as error:  # noqa: BLE001 - no parser says all it may raise: numpy's has a tokenizer's errors
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise kind(f"{what} ({reason}). {cure}") from error
+        # contextlib takes a RuntimeError caused by a StopIteration for that StopIteration, and lets it through
+        cause = None if isinstance(error, StopIteration) else error
+        raise kind(f"{what} ({reason}). {cure}") from cause

@@ -18,6 +18,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ import torch
 from safetensors.torch import save
 
 from ctta import checkpoint
+from ctta.bench import archive
 from ctta.bench.plan import from_yaml
 from ctta.data import cifar, cifar10_c, drive, image_folder, npm, read_ids
 from ctta.data.cache import Digests
@@ -32,7 +34,8 @@ from ctta.data.catalogue import Archive, Member
 from ctta.data.pixels import read_image
 from ctta.data.png import read_png
 from ctta.data.unpack import unpack
-from ctta.errors import CttaError
+from ctta.errors import CttaError, DataError
+from ctta.files import parsing
 from ctta.methods import ecotta
 from ctta.models import read_weights, zoo
 from ctta.models.weights import load_strictly
@@ -42,6 +45,7 @@ RNG = np.random.default_rng(0)
 NET = functools.partial(torch.nn.Linear, 3, 2)
 STATE = NET().state_dict()
 MEMBER = RNG.bytes(300)
+KEPT = Path(__file__).parents[2] / "benchmarks" / "evidence" / "table1.cifar10-c.embedded.Source.jsonl"
 
 
 # --- whole files ------------------------------------------------------------------------------------------------
@@ -240,6 +244,7 @@ KINDS = {
     ),
     "warm-up": ("warm.safetensors", adapter_file(WARM_UP), warm_up, as_is),
     "yaml": ("plan.yaml", PLAN, from_yaml, as_is),
+    "kept reproduction": ("rows.jsonl", KEPT.read_bytes(), archive.read, as_is),
     "list of images": ("ids.txt", b"n01/a.JPEG\nn02/b.JPEG\n", read_ids, as_is),
     "tiny list": ("val_annotations.txt", b"a.png\tn01\t0\t0\t1\t1\n", tiny, as_is),
     "page": ("page.html", PAGE, page, as_is),
@@ -333,3 +338,10 @@ def test_a_damaged_file_of_any_kind_is_read_or_refused_by_a_typed_error(tmp_path
             found[f"{kind}: {type(error).__name__} {error} ({last.name}, turn {turn})"[:200]] += 1
     assert not found, "\n".join(map(str, found.most_common(30)))
     assert all(refused[kind] for kind in KINDS if kind != "page"), "some mutations must do harm"
+
+
+@pytest.mark.parametrize("raised", [StopIteration(), KeyError("a"), RecursionError("deep"), AssertionError()])
+def test_whatever_a_parser_raises_is_said_in_words(raised):
+    words = r"The file is damaged \(.+\)\. Fetch it again\."
+    with pytest.raises(DataError, match=words), parsing("The file is damaged", "Fetch it again."):
+        raise raised

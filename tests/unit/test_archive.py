@@ -119,11 +119,32 @@ def test_a_reproduction_in_bf16_is_kept_with_the_word_for_it_and_does_not_join_o
         assert [board.facts.get("precision") for board in collect(store)] == [None, "bf16"]
 
 
+DAMAGES = (  # each of them ended in another raw error, or was read and failed later
+    lambda header, cell: header.pop("command"),
+    lambda header, cell: header.update(rows=["a row"]),
+    lambda header, cell: header.update(notes=[[]]),
+    lambda header, cell: header.update(rows={f"{place} of none": keys for place, keys in header["rows"].items()}),
+    lambda header, cell: cell["manifest"].update(seed={}),
+    lambda header, cell: cell["manifest"].update(cell="embedded"),
+    lambda header, cell: cell["stays"][0].update(bins=[[]]),
+    lambda header, cell: cell["stays"][0].update(counts="none"),
+    lambda header, cell: cell["stays"][0].update(domain=3),
+    lambda header, cell: cell["stays"][0].pop("nll"),
+    lambda header, cell: cell.update(domains=[{"clean_error": 1.0}]),
+)
+
+
 def test_a_damaged_file_and_one_of_a_later_format_are_refused(kept, tmp_path):
     text = file_of(kept[0], "adapted").read_text()
     bad = tmp_path / "bad.jsonl"
     for content in (text[: len(text) // 2], "", "{}\n", text.replace('"stays"', '"days"')):
         bad.write_text(content)
+        with pytest.raises(DataError, match=r"bad\.jsonl is not a kept reproduction"):
+            archive.read(bad)
+    for damage in DAMAGES:
+        header, cell, *cells = [json.loads(line) for line in text.splitlines()]
+        damage(header, cell)
+        bad.write_text("\n".join(map(json.dumps, [header, cell, *cells])))
         with pytest.raises(DataError, match=r"bad\.jsonl is not a kept reproduction"):
             archive.read(bad)
     bad.write_text(text.replace('"format": 1', '"format": 9', 1))

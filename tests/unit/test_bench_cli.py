@@ -330,7 +330,7 @@ def test_numbers_that_are_not_finite_are_null_in_json(tmp_path):
     with Store(tmp_path / "b.db") as store:
         manifest = dict.fromkeys(("method", "seed", "settings", "weights", "stream", "code"), 0)
         cell = {"model": "m", "data": "d", "setting": "continual"}
-        store.claim("k", "palm", {**manifest, "cell": cell}, 1)
+        store.claim("k", "palm", {**manifest, "settings": {}, "cell": cell}, 1)
         row = a_row(0).to_dict() | {"nll": float("nan"), "losses": {"entropy": float("inf")}}
         store.append("k", [BatchRow.from_dict(row)])
         export(store, tmp_path / "rows.jsonl")

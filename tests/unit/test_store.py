@@ -12,6 +12,7 @@ import pytest
 from tests.bench_kit import a_row, comparable
 
 from ctta.bench import store as store_module
+from ctta.bench.export import export
 from ctta.bench.owners import LEASE, birth
 from ctta.bench.store import SCHEMA, Store, TakenOverError
 from ctta.bench.summary import summarise
@@ -351,6 +352,26 @@ def test_a_damaged_row_is_refused_with_the_store_and_what_to_do(path, row):
         store.db.execute("UPDATE batches SET row = coalesce(?, 7)", (row,))
         with pytest.raises(StoreError, match=r"bench.db: row 0 .*go back to a copy of it, or name another"):
             store.batches("k")
+
+
+@pytest.mark.parametrize(
+    "manifest", ["{}", '{"cell": []}', '{"cell": {}, "seed": "x"}', '{"cell": {}, "seed": 0}']
+)
+def test_a_damaged_manifest_is_refused_by_whoever_needs_it(path, manifest):
+    with Store(path) as store:
+        claim(store)
+        store.append("k", [a_row(0)])
+        store.db.execute("UPDATE cells SET manifest = ?, status = 'done'", (manifest,))
+        with pytest.raises(StoreError, match="manifest of cell.*go back to a copy of it, or name another"):
+            export(store, path.with_suffix(".csv"))
+
+
+def test_a_finished_cell_without_rows_is_refused_in_words(path):
+    with Store(path) as store:
+        claim(store)
+        store.db.execute("UPDATE cells SET status = 'done'")
+        with pytest.raises(StoreError, match="Cell k has no rows"):
+            summarise(store, store.cell("k"))
 
 
 @pytest.mark.parametrize("owner", ["nobody", "a:b:c:d", "host:99999999999999999999:1:x"])

@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ctta.bench import reading
 from ctta.bench.experiments import SEEDS, Reproduction, about_seeds, made_of
 from ctta.bench.published import experiment
-from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
 from ctta.bench.summary import Summary, sum_bins, sum_counts, summary_of
 from ctta.bench.tables import Entry
 from ctta.errors import DataError
 from ctta.evaluation import BatchRow
+from ctta.files import parsing
 from ctta.files import write as write_file
 
 FORMAT = 1
@@ -82,10 +83,11 @@ def _cell(store: Store, key: str) -> dict[str, Any]:
 
 def read(file: Path) -> Archive:
     """Read a kept reproduction and make its tables again."""
-    try:
+    with parsing(f"{file} is not a kept reproduction, or it is damaged", "Use another copy, or run it again."):
         header, *cells = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
         if header["format"] != FORMAT:
             raise DataError(f"{file} has format {header['format']}, and this version reads {FORMAT}.")
+        _check(header)
         names = {key: place.partition(" / ")[2] for place, keys in header["rows"].items() for key in keys}
         # a cell that several experiments share is called in the store what the first of them calls it
         cells = [{**cell, "label": names[cell["key"]]} for cell in cells]
@@ -107,9 +109,16 @@ def read(file: Path) -> Archive:
             corruptions=tuple(corruptions) if corruptions else None,
             keys=header["rows"],
         )
-    except (OSError, ValueError, KeyError, StopIteration, TypeError) as error:
-        raise DataError(f"{file} is not a kept reproduction, or it is damaged: {error!r}.") from error
     return Archive(header["command"], result, tuple(entries), runs, tuple(cells))
+
+
+def _check(header: dict[str, Any]) -> None:
+    """Refuse texts that are none; what else is wrong in a header shows when the tables are made."""
+    corruptions = header["corruptions"]
+    lists = [header["notes"], [] if corruptions is None else corruptions, *header["rows"].values()]
+    texts = [header["command"], header["title"], *(text for texts in lists for text in texts)]
+    if not all(type(texts) is list for texts in lists) or not all(type(text) is str for text in texts):
+        raise ValueError("a text is missing in its header")
 
 
 def merge(archives: Sequence[Archive]) -> Archive:
@@ -177,7 +186,7 @@ def enter(archive: Archive, store: Store) -> int:
     """
     entered = 0
     for cell in archive.cells:
-        rows = [replace(BatchRow.from_dict(row), batch=place) for place, row in enumerate(cell["stays"])]
+        rows = [replace(row, batch=place) for place, row in enumerate(_rows(cell))]
         manifest = {**cell["manifest"], "batches": cell["batches"]}  # what its rows no longer tell
         claim = store.claim(cell["key"], cell["label"], manifest, len(rows))
         if claim is not None:
@@ -188,21 +197,22 @@ def enter(archive: Archive, store: Store) -> int:
 
 
 def _summary(cell: dict[str, Any]) -> Summary:
-    total = cell["batches"]
-    record = CellRecord(
-        cell["key"],
-        cell["label"],
-        "done",
-        cell["manifest"],
-        total,
-        total,
-        None,
-        cell["started"],
-        cell["finished"],
-    )
-    rows = [BatchRow.from_dict(row) for row in cell["stays"]]
+    total, manifest = cell["batches"], cell["manifest"]
+    kept = {name: cell[name] for name in ("key", "label", "manifest", "started", "finished")}
+    record = reading.record_from({**kept, "status": "done", "total": total, "done": total, "error": None})
+    for domain in cell["domains"]:
+        reading.require_domain(domain)
+    words = [manifest["cell"]["data"], manifest["cell"].get("precision", "full")]
+    if not {"seed", "settings"} <= manifest.keys() or not all(type(word) is str for word in words):
+        raise ValueError(f"the manifest of cell {record.key!r} is not whole")
     # percentiles of single batches do not follow from stays
-    return replace(summary_of(record, rows, cell["domains"]), seconds=cell["seconds"], passes=cell["passes"])
+    whole = summary_of(record, _rows(cell), cell["domains"])
+    return replace(whole, seconds=cell["seconds"], passes=cell["passes"])
+
+
+def _rows(cell: dict[str, Any]) -> list[BatchRow]:
+    """The stays of a cell, as rows."""
+    return [reading.row_from(row, f"a stay of {cell['key']!r}") for row in cell["stays"]]
 
 
 def stays(rows: Sequence[BatchRow]) -> Iterator[BatchRow]:

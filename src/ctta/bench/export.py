@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ctta import files
-from ctta.bench.reading import CellRecord
+from ctta.bench.reading import DAMAGED, CellRecord
 from ctta.bench.store import Store
 from ctta.errors import DataError, SettingError, StoreError
 
@@ -50,25 +50,33 @@ def writer_of(target: Path) -> Writer:
 def rows(store: Store, records: Iterable[CellRecord]) -> Iterator[dict[str, Any]]:
     """Batch rows as plain data, each with the identity of its cell."""
     for record in records:
-        manifest = record.manifest
-        cell = manifest["cell"]
-        identity = {
-            "key": record.key,
-            "label": record.label,
-            "status": record.status,
-            "method": manifest["method"],
-            "model": cell["model"],
-            "data": cell["data"],
-            "setting": cell["setting"],
-            "precision": cell.get("precision", "full"),
-            "seed": manifest["seed"],
-            "settings": manifest["settings"],
-            "weights": manifest["weights"],
-            "stream": manifest["stream"],
-            "code": manifest["code"],
-        }
+        try:
+            identity = _identity(record)
+        except KeyError as error:
+            raise StoreError(
+                f"{store.path}: the manifest of cell {record.key} has no {error}. {DAMAGED}"
+            ) from error
         for row in store.batches(record.key):
             yield {**identity, **row.to_dict(), "error": row.error}
+
+
+def _identity(record: CellRecord) -> dict[str, Any]:
+    manifest, cell = record.manifest, record.manifest["cell"]
+    return {
+        "key": record.key,
+        "label": record.label,
+        "status": record.status,
+        "method": manifest["method"],
+        "model": cell["model"],
+        "data": cell["data"],
+        "setting": cell["setting"],
+        "precision": cell.get("precision", "full"),
+        "seed": manifest["seed"],
+        "settings": manifest["settings"],
+        "weights": manifest["weights"],
+        "stream": manifest["stream"],
+        "code": manifest["code"],
+    }
 
 
 def _csv(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:

@@ -88,6 +88,11 @@ RECORD: dict[str, Fits] = {
     "error": _words,
     **dict.fromkeys(("started", "finished"), _perhaps),
 }
+MANIFEST: dict[str, Fits] = {
+    **dict.fromkeys(("cell", "setting", "settings"), _of(dict)),
+    **dict.fromkeys(("seed", "samples", "batches", "processes"), _of(int)),
+    "clean": _number,
+}
 HELD: dict[str, Fits] = {
     "status": RECORD["status"],
     "owner": _words,
@@ -117,30 +122,47 @@ def _data(what: str, text: Any) -> dict[str, Any]:
 
 def batch_row(text: Any, batch: Any) -> BatchRow:
     """Return the row of a batch."""
-    data = _data(f"row {batch!r}", text)
-    _require(f"row {batch!r}", data, ROW)
-    try:
-        row = BatchRow.from_dict(data)
-    except TypeError as error:
-        raise ValueError(f"row {batch!r} is not whole ({error})") from error
+    row = row_from(_data(f"row {batch!r}", text), f"row {batch!r}")
     if row.batch != batch:
         raise ValueError(f"row {batch!r} is that of batch {row.batch}")
     return row
 
 
+def row_from(data: dict[str, Any], what: str) -> BatchRow:
+    """Return the row that such data are, if each value is of its kind."""
+    _require(what, data, ROW)
+    try:
+        return BatchRow.from_dict(data)
+    except TypeError as error:
+        raise ValueError(f"{what} is not whole ({error})") from error
+
+
 def domain_row(text: Any) -> dict[str, Any]:
     """Return what was measured after a domain."""
     data = _data("a row of a domain", text)
-    _require("a row of a domain", data, dict.fromkeys(data, _number) | {"domain": _of(str)})
+    require_domain(data)
     return data
+
+
+def require_domain(data: dict[str, Any]) -> None:
+    """Refuse what was not measured after a domain."""
+    _require("a row of a domain", data, dict.fromkeys(data, _number) | {"domain": _of(str)})
+    if "domain" not in data:
+        raise ValueError("a row of a domain does not name it")
 
 
 def record(values: Sequence[Any]) -> CellRecord:
     """Return a cell from the columns of its record, in their order."""
     named = dict(zip(RECORD, values, strict=True))
+    named["manifest"] = _data(f"the manifest of cell {named['key']!r}", named["manifest"])
+    return record_from(named)
+
+
+def record_from(named: dict[str, Any]) -> CellRecord:
+    """Return a cell from what its record holds by name, if each value is of its kind."""
     what = f"cell {named['key']!r}"
-    named["manifest"] = _data(f"the manifest of {what}", named["manifest"])
     _require(what, named, RECORD)
+    _require(f"the manifest of {what}", named["manifest"], MANIFEST)
     return CellRecord(**named)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
+from ctta.errors import StoreError
 from ctta.evaluation import BINS, BatchRow
 from ctta.metrics import expected_calibration_error, gradual_mean, severity_means
 
@@ -82,6 +83,10 @@ def summarise(store: Store, record: CellRecord, rows: Sequence[BatchRow] | None 
 
 def summary_of(record: CellRecord, rows: Sequence[BatchRow], domains: list[dict[str, Any]]) -> Summary:
     """Sum up the rows of a cell and what was measured after its domains."""
+    if not rows:
+        raise StoreError(
+            f"Cell {record.key} has no rows: it was not run, or its file is damaged; go back to a copy of it."
+        )
     visits = visits_of(rows)
     pooled: dict[str, list[int]] = {}
     for visit in visits:
@@ -170,8 +175,9 @@ def sum_counts(rows: Sequence[BatchRow]) -> dict[str, list[int]]:
 
 
 def sum_bins(rows: Sequence[BatchRow]) -> list[list[float]]:
-    """Calibration bins of all rows together: samples, sum of confidences, correct ones."""
-    return [[sum(row.bins[k][column] for row in rows) for column in range(3)] for k in range(BINS)]
+    """Calibration bins of all rows that have them together: samples, sum of confidences, correct ones."""
+    kept = [row.bins for row in rows if row.bins]
+    return [[sum(bins[k][column] for bins in kept) for column in range(3)] for k in range(BINS)]
 
 
 def _percentiles(values: list[float]) -> dict[str, float]:

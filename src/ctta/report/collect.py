@@ -247,7 +247,7 @@ def _run(store: Store, record: CellRecord) -> Run:
         clean=tuple(
             (row["domain"], row["clean_error"], row["clean_error_source_statistics"])
             for row in store.domains(record.key)
-            if "clean_error" in row
+            if {"clean_error", "clean_error_source_statistics"} <= row.keys()
         ),
         shifts=_shifts(rows),
     )
