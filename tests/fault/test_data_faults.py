@@ -621,7 +621,7 @@ def test_folders_of_an_archive_cannot_climb_out_of_theirs(tmp_path):
     data = tar_with(
         *(
             (name, tarfile.REGTYPE, "")
-            for name in ("fog/1/../x.JPEG", "fog/1/n01/..", "fog/../1/x.JPEG", "fog/1/n01/..\\x.JPEG")
+            for name in ("fog/1/../x.JPEG", "fog/1/n01/..", "fog/../1/x.JPEG", "fog/1/n01/x\\..\\..\\y.JPEG")
         )
     )
     (tmp_path / "set.tar").write_bytes(data)
