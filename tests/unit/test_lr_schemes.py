@@ -351,7 +351,7 @@ def test_a_state_of_another_shape_is_refused():
     state = adapter.state_dict()
     assert state[key].shape == (8, 3, 3, 1)  # row means
     state[key] = torch.zeros(8, 3, 3, 2)
-    with pytest.raises(ctta.StateError, match="fits no parameter"):
+    with pytest.raises(ctta.StateError, match="no such tensor is adapted"):
         adapter.load_state_dict(state)
 
 

@@ -224,8 +224,8 @@ def finite(tensors: list[Tensor]) -> Tensor | None:
 
 
 def floating(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Those of the tensors that could hold NaN or infinity."""
-    return [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    """Those of the tensors that could hold NaN or infinity; on the meta device they hold nothing."""
+    return [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel() and not tensor.is_meta]
 
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
