@@ -462,7 +462,7 @@ class Adapter(Turns):
     def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
         twin = Adapter.__new__(Adapter)
         memo[id(self)] = twin
-        own = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_before")}
+        own = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_under_way", "_before")}
         try:
             with torch.inference_mode(False):
                 twin.__setstate__({**deep_copy(own, memo), "_before": None})
@@ -474,7 +474,7 @@ class Adapter(Turns):
     def __getstate__(self) -> dict[str, Any]:
         twin = copy.deepcopy(self)  # pickle reads the tensors later, when other threads may have moved on
         twin._guard.predict = self._predict  # to pickle, this is the adapter
-        return {key: value for key, value in twin.__dict__.items() if key != "_lock"}
+        return {key: value for key, value in twin.__dict__.items() if key not in ("_lock", "_under_way")}
 
     @turn
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:

@@ -51,15 +51,18 @@ class Turns(nn.Module):
     _done: Done
     _before: Before | None
     _lock: Any  # a threading.RLock
+    _under_way: bool
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.RLock()
+        self._under_way = False
         self._before = None
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         super().__setstate__(saved)  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
+        self._under_way = False
 
     @property
     def _counted(self) -> Done:
@@ -88,10 +91,13 @@ def turn(work: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]
 
     @functools.wraps(work)
     def whole(self: A, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._lock._is_owned():  # part of another turn of this thread
-            return work(self, *args, **kwargs)
+        if self._lock._is_owned():
+            if self._under_way:  # part of another turn of this thread
+                return work(self, *args, **kwargs)
+            self._lock.release()  # an interruption on the way out of the last turn kept it
         with self._lock:
             try:
+                self._under_way = True
                 self._put_back()
                 result = work(self, *args, **kwargs)
                 self._before = None  # now it counts
@@ -99,5 +105,7 @@ def turn(work: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]
             except BaseException:
                 self._put_back()
                 raise
+            finally:
+                self._under_way = False
 
     return cast(Callable[Concatenate[A, P], R], whole)

@@ -295,6 +295,16 @@ def test_a_ring_holds_the_latest_rows_oldest_overwritten_first(size, batches):
         assert at == written % size
 
 
+def test_memories_in_another_dtype_are_refused():
+    adapter = ctta.adapt(NETWORKS["residual"].make(), "adacontrast")
+    adapter(NETWORKS["residual"].stream((6,))[0])
+    state = adapter.state_dict()
+    for name in ("queue", "bank", "bank_vote"):
+        with pytest.raises(ctta.StateError, match="cannot be gone on from"):
+            adapter.load_state_dict({**state, name: state[name].double()})
+    adapter.load_state_dict(state)
+
+
 def test_memories_have_their_size_from_the_first_batch_on_and_never_grow():
     adapter = ctta.adapt(tiny(), "adacontrast", queue_size=20, bank_size=15, refine_after=8)
     for size in (8, 8, 30, 1):

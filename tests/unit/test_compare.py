@@ -197,6 +197,18 @@ def test_a_file_of_ones_own_replaces_no_module_and_its_classes_can_be_pickled(tm
     assert names_in(Path("random.py"))["Own"].__module__ == here.__module__  # the same file, in other words
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["def (", "import no_such_module", "x = 1\nx.y", "import sys; sys.exit(3)", b"\xff\xfe", "\0", "if 1:\nx"],
+)
+def test_a_file_of_ones_own_that_cannot_be_imported_is_refused_in_words_and_leaves_no_module(tmp_path, text):
+    file = tmp_path / "broken.py"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ctta.SettingError, match=r"broken.py cannot be imported: \w+(Error|Exit): .*Mend it"):
+        names_in(file)
+    assert not [name for name in sys.modules if name.startswith("ctta_file_broken")]
+
+
 def test_the_embedded_images_are_numbered_as_in_the_test_set():
     """A domain of the embedded sample shows the pixels a whole CIFAR-10-C made with the same seed would have."""
     source = source_from("embedded", None, 0)

@@ -162,6 +162,22 @@ def test_an_interruption_at_any_line_leaves_what_was_before_or_what_is_after(nam
             kind = [k for k in (0, 1) if equal(found[0], outcomes[k][0]) and found[1] == outcomes[k][1]]
             assert kind, f"neither before nor after, at line {stop} of {count}"
             assert torch.equal(adapter(STREAM[2]), expected[kind[0]])
+            assert adapter.batches == outcomes[kind[0]][1][2][0] + 1
+            assert not in_threads(lambda adapter=adapter: adapter.predict(STREAM[0]))
+
+
+def test_an_interruption_at_the_first_and_last_lines_keeps_no_thread_waiting():
+    begun = adapter_of("tent")
+    done = copy.deepcopy(begun)
+    count = lines_of(lambda: done(STREAM[0]))
+    for stop in [*range(1, 12), *range(count - 12, count + 1)]:
+        adapter = copy.deepcopy(begun)
+        with pytest.raises(KeyboardInterrupt):
+            lines_of(lambda adapter=adapter: adapter(STREAM[0]), stop)
+        done = adapter.batches
+        adapter(STREAM[1])
+        assert adapter.batches == done + 1
+        assert not in_threads(lambda adapter=adapter: adapter.predict(STREAM[0]))
 
 
 class Interrupted(nn.Module):

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 
 from ctta import models, streams
 from ctta.data import Dataset, cifar10, cifar100, domains, image_folder
-from ctta.errors import DataError, ModelError, SettingError
+from ctta.errors import CttaError, DataError, ModelError, SettingError
 
 BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "tiny-imagenet-c")
 
@@ -42,7 +43,18 @@ def names_in(file: Path) -> dict[str, Any]:
         raise DataError(f"There is no Python file {file}.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # annotations of its settings are looked up there, and classes by pickle
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except CttaError:
+        del sys.modules[name]
+        raise
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        frames = traceback.extract_tb(error.__traceback__)
+        place = "".join(f" (line {frame.lineno})" for frame in frames if frame.filename == str(file))
+        raise SettingError(
+            f"{file} cannot be imported: {type(error).__name__}: {error}{place}. Mend it, or pass another file."
+        ) from error
     return vars(module)
 
 

@@ -234,10 +234,10 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
             and self.bank_next < s.bank_size
             and self.bank_filled <= s.bank_size
             and (self.queue_label.shape, self.queue_label.dtype) == ((s.queue_size,), torch.int64)
-            and all(memory.is_floating_point() for memory in (self.queue, self.bank, self.bank_vote))
             and any(
                 tuple(memory.shape for memory in (self.queue, self.bank, self.bank_vote))
                 == ((s.queue_size, f.in_features), (s.bank_size, f.in_features), (s.bank_size, f.out_features))
+                and {self.queue.dtype, self.bank.dtype, self.bank_vote.dtype} == {wide(f.weight).dtype}
                 for f in layers
             )
         )
