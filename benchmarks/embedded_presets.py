@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 import ctta
-from ctta.allocator import keep_freed_memory
+from ctta._cost.allocator import keep_freed_memory
+from ctta.bench.compare import compare, summarise
 from ctta.bench.resolve import read_value, source_from
-from ctta.compare import compare, summarise
 from ctta.corruptions import EXTRA
 from ctta.models import load, weight_hash
 

@@ -20,12 +20,12 @@ from rich.console import Console
 
 from ctta.bench import runner as runner_module
 from ctta.bench.cell import Cell, prepare
+from ctta.bench.engines import Event
+from ctta.bench.evaluation import BatchRow
 from ctta.bench.plan import Task
 from ctta.bench.runner import SNAPSHOT_SECONDS, run_cell
 from ctta.bench.store import Store
 from ctta.cli.sweep import REFRESH, Sweep
-from ctta.engines import Event
-from ctta.evaluation import BatchRow
 
 MODEL = """
 import torch

@@ -4,8 +4,8 @@ Everything is timed round by round in one run and printed as ratios: to the lite
 the same round (machines are shared, their seconds mean little). Peak memory above the loaded model is taken in a
 process of its own for every row. PALM's threshold is the one that selects `--share` of the parameters on the first
 batch, for the literal step too: an untrained network would otherwise select everything. Freed memory stays with
-the process (`ctta.allocator`), else a row's time would depend on which row ran before it; `--give-back` measures a
-process that does without. Run with `make bench`.
+the process (`ctta.keep_freed_memory`), else a row's time would depend on which row ran before it; `--give-back`
+measures a process that does without. Run with `make bench`.
 
     python benchmarks/step_cost.py --arch wrn-28-2 --batch 200 --rounds 7
     python benchmarks/step_cost.py --arch embedded --rows literal,exact,fast,law --no-memory
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import ctta
 import without
-from ctta.allocator import keep_freed_memory
+from ctta._cost.allocator import keep_freed_memory
 from ctta.augment import NAMED
 from ctta.models import build, load
 from without import WITHOUT

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import ctta
 from ctta.functional import importances
 from ctta.methods import register
-from ctta.methods.palm import Palm, View
+from ctta.methods.palm.palm import Palm, View
 
 ABOUT: dict[str, Any] = {"paper": "PALM without one saving", "year": 2025, "needs": {"conv or norm layers"}}
 

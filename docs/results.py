@@ -27,19 +27,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ctta._core.precision import check_precision
 from ctta.bench import archive
 from ctta.bench.archive import Archive
+from ctta.bench.paper_tables import SHARES, clean_accuracy, error_at, error_of, mean_error
 from ctta.bench.published import experiment
 from ctta.bench.store import Store
 from ctta.bench.summary import Summary
-from ctta.bench.tables import SHARES, clean_accuracy, error_at, error_of, mean_error
+from ctta.bench.table import Table
 from ctta.methods import find
-from ctta.precision import check_precision
 from ctta.report import svg
 from ctta.report.collect import collect
 from ctta.report.figures import figures_of, styles_of
 from ctta.report.page import HALF, WIDE
-from ctta.tables import Table
 
 HERE = Path(__file__).parent
 ROWS = HERE.parent / "benchmarks" / "evidence"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ctta.bench.cell import Cell
+from ctta.bench.evaluation import BINS, BatchRow
 from ctta.bench.store import Store
-from ctta.evaluation import BINS, BatchRow
 
 MODEL = """
 import torch

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import ctta
+from ctta._core.registry import _ENTRIES
 from ctta.bench.store import Store
-from ctta.methods.registry import _ENTRIES
 
 torch.set_num_threads(1)
 settings.register_profile("ctta", deadline=None, derandomize=True)  # machines are shared; runs repeat

@@ -6,8 +6,8 @@ import math
 import random
 
 from ctta.bench.cell import Cell
+from ctta.bench.evaluation import BINS, BatchRow
 from ctta.bench.store import Store
-from ctta.evaluation import BINS, BatchRow
 
 CORRUPTIONS = (
     *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),

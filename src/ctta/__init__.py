@@ -3,8 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ctta._core.inputs import RangeWarning
+from ctta._core.report import Report
 from ctta._version import __version__
-from ctta.adapt import Adapter, adapt, load
+from ctta.adapter import Adapter, adapt, load
 from ctta.errors import (
     AugmentError,
     ConformanceError,
@@ -17,8 +19,6 @@ from ctta.errors import (
     StoreError,
     UnsupportedModelError,
 )
-from ctta.inputs import RangeWarning
-from ctta.last import Report
 from ctta.methods import MethodEntry, list_methods
 
 __all__ = [
@@ -40,19 +40,21 @@ __all__ = [
     "adapt",
     "corrupt",
     "evaluate",
+    "keep_freed_memory",
     "list_methods",
     "load",
 ]
 
-_LAZY = {"allocator", "checks", "corruptions", "data", "models", "report", "streams"}
+_LAZY = {"checks", "corruptions", "data", "models", "report", "streams"}
 """Packages that are imported when they are first used, as `ctta.models`."""
 
-_LAZY_NAMES = {"corrupt": "corruptions", "evaluate": "evaluation"}
+_LAZY_NAMES = {"corrupt": "corruptions", "evaluate": "bench.evaluation", "keep_freed_memory": "_cost.allocator"}
 """Functions that are imported when they are first used, and where they are."""
 
 if TYPE_CHECKING:
+    from ctta._cost.allocator import keep_freed_memory
+    from ctta.bench.evaluation import evaluate
     from ctta.corruptions import corrupt
-    from ctta.evaluation import evaluate
 
 
 def __getattr__(name: str) -> Any:

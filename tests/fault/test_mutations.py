@@ -25,7 +25,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from ctta import checkpoint
+from ctta._core import checkpoint
+from ctta._core.files import parsing
 from ctta.bench import archive
 from ctta.bench.plan import from_yaml
 from ctta.data import cifar, cifar10_c, drive, image_folder, npm, read_ids
@@ -35,8 +36,7 @@ from ctta.data.pixels import read_image
 from ctta.data.png import read_png
 from ctta.data.unpack import unpack
 from ctta.errors import CttaError, DataError
-from ctta.files import parsing
-from ctta.methods import ecotta
+from ctta.methods.ecotta import ecotta
 from ctta.models import read_weights, zoo
 from ctta.models.weights import load_strictly
 

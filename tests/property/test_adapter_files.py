@@ -11,7 +11,7 @@ from safetensors.torch import save
 from tests.conftest import golden_net
 
 import ctta
-from ctta import checkpoint
+from ctta._core import checkpoint
 
 CURIOUS = [None, True, -5, 10**400, 1.5, float("nan"), "x", [], ["x"], [[]], {}, {"x": {}}]
 METHODS = {

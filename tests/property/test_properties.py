@@ -18,7 +18,7 @@ from ctta.functional import (
     softmax_entropy,
     uniform_kl,
 )
-from ctta.methods.palm import threshold_for_share
+from ctta.methods.palm.palm import threshold_for_share
 
 F64 = torch.float64
 finite = st.floats(-1e3, 1e3)

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ctta._core.files import parsing
+from ctta._core.files import write as write_file
 from ctta.bench import reading
+from ctta.bench.evaluation import BatchRow
 from ctta.bench.experiments import SEEDS, Reproduction, about_seeds, made_of
+from ctta.bench.paper_tables import Entry
 from ctta.bench.published import experiment
 from ctta.bench.store import Store
 from ctta.bench.summary import Summary, sum_bins, sum_counts, summary_of
-from ctta.bench.tables import Entry
 from ctta.errors import DataError
-from ctta.evaluation import BatchRow
-from ctta.files import parsing
-from ctta.files import write as write_file
 
 FORMAT = 1
 DIGITS = 6

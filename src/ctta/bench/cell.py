@@ -19,13 +19,13 @@ from torch import nn
 
 import ctta
 from ctta import streams
-from ctta.adapt import Adapter
+from ctta._core.precision import check_precision
+from ctta.adapter import Adapter
 from ctta.bench.resolve import BENCHMARKS, model_from, names_in, source_from
 from ctta.methods import find
 from ctta.models import weight_hash
-from ctta.precision import check_precision
 
-CODE = ("functional", "methods", "optim", "augment", "corruptions", "streams", "models")
+CODE = ("functional", "_core", "methods", "optim", "augment", "corruptions", "streams", "models")
 """Packages whose code decides the numbers of a row; with a few single files they are its code version."""
 
 
@@ -141,7 +141,7 @@ def code_version() -> str:
     sha = hashlib.sha256()
     base = Path(str(root))
     files = [file for package in CODE for file in sorted((base / package).rglob("*.py"))]
-    for file in [*files, base / "adapt.py", base / "evaluation.py", base / "inputs.py"]:
+    for file in [*files, base / "adapter.py", base / "bench" / "evaluation.py", base / "_core" / "inputs.py"]:
         sha.update(f"{file.relative_to(base)}|".encode())
         sha.update(file.read_bytes())
     return f"{ctta.__version__}+{sha.hexdigest()[:12]}"

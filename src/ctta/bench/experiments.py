@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ctta.bench import tables
+from ctta.bench import paper_tables as tables
 from ctta.bench.cell import Cell
+from ctta.bench.paper_tables import Entry
 from ctta.bench.plan import Task, task_of
 from ctta.bench.published import Benchmark, Experiment, Line
 from ctta.bench.resolve import clean_images
 from ctta.bench.store import Store
 from ctta.bench.summary import summarise
-from ctta.bench.tables import Entry
+from ctta.bench.table import Table
 from ctta.corruptions import CORRUPTIONS
 from ctta.data import MissingError, cache_folder, catalogue, domains
 from ctta.data.get import present
 from ctta.errors import DataError, SettingError
 from ctta.methods import find
-from ctta.tables import Table
 
 EMBEDDED = "embedded"
 SUBSTITUTE_BATCH = 200

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ctta import files
+from ctta._core import files
 from ctta.bench.reading import DAMAGED, CellRecord
 from ctta.bench.store import Store
 from ctta.errors import DataError, SettingError, StoreError

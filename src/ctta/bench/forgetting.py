@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ctta.adapt import Adapter
+from ctta._core.copies import copy_network
+from ctta._core.layers import use_source_statistics
+from ctta.adapter import Adapter
 from ctta.data import to_batch
-from ctta.methods.copies import copy_network
-from ctta.methods.layers import use_source_statistics
 from ctta.streams import CLEAN, Source
 from ctta.streams.orders import Order, arrange
 

@@ -35,12 +35,12 @@ from typing import Any
 
 import yaml
 
+from ctta._core.files import parsing
+from ctta._core.precision import PRECISIONS
 from ctta.bench.cell import Cell, prepare
 from ctta.bench.resolve import names_in, read_value
 from ctta.errors import SettingError
-from ctta.files import parsing
 from ctta.methods import find, list_methods
-from ctta.precision import PRECISIONS
 from ctta.settings import suggestion
 from ctta.streams import SETTINGS
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ctta.bench.evaluation import BINS, BatchRow
 from ctta.errors import StoreError
-from ctta.evaluation import BINS, BatchRow
 
 DAMAGED = "It is not a store of ctta, or it is damaged: go back to a copy of it, or name another store."
 SNAPSHOT = re.compile(r"[^/\\]+-\d{1,9}\.safetensors")

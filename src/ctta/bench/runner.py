@@ -10,13 +10,13 @@ from time import perf_counter
 from typing import Any
 
 import ctta
-from ctta.adapt import Adapter
+from ctta._core.precision import in_precision
+from ctta.adapter import Adapter
 from ctta.bench.cell import Cell, Prepared, prepare
+from ctta.bench.evaluation import BatchRow, measure, pass_seconds
 from ctta.bench.forgetting import Forgetting
 from ctta.bench.store import Claim, Store, TakenOverError
 from ctta.errors import StateError, StoreError
-from ctta.evaluation import BatchRow, measure, pass_seconds
-from ctta.precision import in_precision
 
 SNAPSHOT_SECONDS = 20.0
 """Least time between two snapshots: what a kill can cost."""

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from ctta.bench import owners, reading
+from ctta.bench.evaluation import BatchRow
 from ctta.bench.owners import LEASE
 from ctta.bench.reading import CellRecord, speaking
 from ctta.errors import StoreError
-from ctta.evaluation import BatchRow
 
 SCHEMA = (
     """

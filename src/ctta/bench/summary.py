@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ctta.bench.calibration import expected_calibration_error
+from ctta.bench.evaluation import BINS, BatchRow
+from ctta.bench.gradual import gradual_mean, severity_means
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
 from ctta.errors import StoreError
-from ctta.evaluation import BINS, BatchRow
-from ctta.metrics import expected_calibration_error, gradual_mean, severity_means
 
 
 @dataclass(frozen=True)

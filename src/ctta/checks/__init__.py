@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ctta._core.method import Method
+from ctta._core.registry import find
 from ctta.checks.cases import Case
 from ctta.checks.networks import MODEL_NEEDS, NETWORKS, Network
 from ctta.checks.promises import CHECKS, check_refusal
 from ctta.errors import ConformanceError
-from ctta.methods.base import Method
-from ctta.methods.registry import find
 
 __all__ = ["CHECKS", "MODEL_NEEDS", "NETWORKS", "Case", "Network", "check_method", "run_check"]
 

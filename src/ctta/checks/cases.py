@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import ctta
-from ctta.adapt import Adapter
+from ctta._core.registry import MethodEntry
+from ctta._core.state import network_tensors
+from ctta.adapter import Adapter
 from ctta.checks.networks import MODEL_NEEDS, Network
-from ctta.methods.registry import MethodEntry
-from ctta.methods.state import network_tensors
 
 SIZES = (6, 6, 4, 6)
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 import ctta
+from ctta._core.state import network_tensors
 from ctta.checks.cases import Case, run, same_logits, same_memory, same_tensors, snapshot
 from ctta.checks.networks import CLASSES
 from ctta.errors import CttaError, UnsupportedModelError
-from ctta.methods.state import network_tensors
 
 
 def check_refusal(case: Case) -> None:

@@ -54,7 +54,7 @@ def cli() -> None:
 
 def main(*args: Any, **kwargs: Any) -> Any:
     """Run the command line; errors of ours end in one sentence and exit code 1."""
-    from ctta.allocator import keep_freed_memory
+    from ctta._cost.allocator import keep_freed_memory
     from ctta.errors import CttaError
 
     keep_freed_memory()

@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
-from ctta.precision import PRECISIONS
 from ctta.streams import SETTINGS
 
 

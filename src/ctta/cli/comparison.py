@@ -22,8 +22,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from ctta import tables
-from ctta.compare import Row, Summary, summarise
+from ctta.bench import table as tables
+from ctta.bench.compare import Row, Summary, summarise
 
 
 def follow(rows: Iterable[Row], total: int, title: str, console: Console) -> list[Row]:

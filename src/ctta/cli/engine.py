@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from ctta.engines import Engine
+    from ctta.bench.engines import Engine
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Where:
 
     def filling(self, store: Path) -> Engine:
         """Make the engine that fills a store."""
-        from ctta.engines import engine
+        from ctta.bench.engines import engine
 
         return engine(
             self.engine,

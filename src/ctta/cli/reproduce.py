@@ -12,12 +12,12 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
-from ctta.precision import PRECISIONS
 
 if TYPE_CHECKING:
+    from ctta.bench.engines import Event
     from ctta.bench.experiments import Reproduction, Work
-    from ctta.engines import Event
 
 INCOMPLETE = 3
 """Exit code where something could not run for want of weights or data."""
@@ -197,7 +197,7 @@ def _words(said: click.Context) -> list[str]:
 
 def save(result: Reproduction, folder: Path, tag: str) -> None:
     """Write EXPERIMENT.md and .tex, and a CSV file a table; a tag keeps slices and substitutes apart."""
-    from ctta.files import write
+    from ctta._core.files import write
 
     end = f".{tag}" if tag else ""
     name = result.experiment.name

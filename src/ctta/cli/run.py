@@ -75,9 +75,9 @@ def execute(
     import torch
 
     from ctta import streams
+    from ctta.bench.compare import compare, summarise
     from ctta.bench.resolve import methods_from, model_from, names_in, source_from
     from ctta.cli.comparison import follow, present, save
-    from ctta.compare import compare, summarise
     from ctta.models import weight_hash
 
     if threads:

@@ -16,13 +16,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ctta._core.precision import mark
+from ctta.bench.engines import Engine, Event, Tell
 from ctta.bench.plan import Task
 from ctta.bench.reading import CellRecord
 from ctta.bench.seeds import Line
 from ctta.bench.store import Store
 from ctta.cli.comparison import error_grid
-from ctta.engines import Engine, Event, Tell
-from ctta.precision import mark
 
 REFRESH = 2
 """How often a second the live table is drawn."""

@@ -11,12 +11,12 @@ from typing import Any
 import click
 from rich.console import Console
 
+from ctta._core.files import parsing
 from ctta._version import __version__
 from ctta.cli.progress import step_bar
 from ctta.cli.recipe import recipe_options
-from ctta.files import parsing
+from ctta.models.train import TrainSettings
 from ctta.settings import build
-from ctta.train import TrainSettings
 
 
 @click.command("train")
@@ -56,7 +56,7 @@ def command(
     import torch
 
     from ctta.models import load, weight_hash
-    from ctta.train import average, error_rate, load_split, measure_statistics, new_model
+    from ctta.models.train import average, error_rate, load_split, measure_statistics, new_model
 
     if threads:
         torch.set_num_threads(threads)
@@ -90,7 +90,7 @@ def command(
 
 def _train(model: Any, split: Any, settings: TrainSettings, resume: Path) -> None:
     """Train behind a progress bar, or a line an epoch where there is no terminal."""
-    from ctta.train import train
+    from ctta.models.train import train
 
     console = Console(stderr=True)
     with step_bar(console) as progress:
@@ -117,7 +117,7 @@ def write_weights(model: Any, out: Path, manifest: dict[str, Any]) -> None:
     """Write safetensors and manifest, both whole or not at all."""
     from safetensors.torch import save
 
-    from ctta.checkpoint import write_bytes
+    from ctta._core.checkpoint import write_bytes
 
     state = {key: value.contiguous() for key, value in model.state_dict().items()}
     write_bytes(out, save(state))

@@ -14,8 +14,8 @@ from rich.console import Console
 from ctta._version import __version__
 from ctta.cli.progress import step_bar
 from ctta.cli.recipe import recipe_options
+from ctta.methods.ecotta.warmup import WarmupSettings
 from ctta.settings import build
-from ctta.warmup import WarmupSettings
 
 
 @click.command("warmup")
@@ -39,10 +39,10 @@ def command(
     """
     import torch
 
+    from ctta._core.checkpoint import write_bytes
     from ctta.bench.resolve import model_from
-    from ctta.checkpoint import write_bytes
-    from ctta.train import error_rate, load_split
-    from ctta.warmup import Warmup
+    from ctta.methods.ecotta.warmup import Warmup
+    from ctta.models.train import error_rate, load_split
 
     if threads:
         torch.set_num_threads(threads)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
+from ctta._core.files import parsing
 from ctta.errors import DataError
-from ctta.files import parsing
 
 Sheet = NDArray[np.uint8]
 Rgb = tuple[float, float, float]

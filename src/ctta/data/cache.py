@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ctta import files
+from ctta._core import files
 from ctta.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]
@@ -65,7 +65,7 @@ def make_folder(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Write a file of the data folder whole or not at all (`ctta.files.atomic`), with an error that helps."""
+    """Write a file of the data folder whole or not at all (`atomic`), with an error that helps."""
     make_folder(target.parent)
     try:
         with files.atomic(target, durable=durable) as file:

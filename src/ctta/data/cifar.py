@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 
+from ctta._core.files import parsing
 from ctta.data import npm, plain_pickle, sniff
 from ctta.data.cache import cache_folder
 from ctta.data.dataset import Base, Indices, Labels, Pixels, hash_arrays
 from ctta.errors import DataError
-from ctta.files import parsing
 
 Split = Literal["train", "test"]
 PLANES = 3 * 32 * 32

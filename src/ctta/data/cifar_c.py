@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ctta._core.files import parsing
 from ctta.data import manifest, sniff
 from ctta.data.cache import cache_folder
 from ctta.data.catalogue import CIFAR_C_MD5
 from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
 from ctta.errors import DataError
-from ctta.files import parsing
 from ctta.settings import suggestion
 
 FULL = 10_000

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ctta._core.files import parsing
 from ctta.data.cache import cache_folder
 from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
 from ctta.data.pixels import CHOICES, Preprocessing, read_image
 from ctta.errors import DataError
-from ctta.files import parsing
 from ctta.settings import suggestion
 
 SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ctta._core.files import parsing
 from ctta.data.cache import write_bytes
-from ctta.files import parsing
 
 NAME = "ctta-made.json"
 PLAIN = re.compile(r"\w{1,100}(\.npy|/[1-5])")

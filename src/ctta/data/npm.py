@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ctta._core.files import parsing
 from ctta.data.cache import Progress, make_folder, silent
 from ctta.data.png import read_png
 from ctta.errors import DataError
-from ctta.files import parsing
 
 BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
 LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelt so in the package

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ctta._core.files import parsing
 from ctta.data import png, sniff
 from ctta.errors import DataError
-from ctta.files import parsing
 
 Pixels = NDArray[np.uint8]
 Preprocessing = Literal["as-is", "resize256-crop224", "resize64"]

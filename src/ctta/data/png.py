@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ctta._core.files import parsing
 from ctta.data import sniff
-from ctta.files import parsing
 
 Pixels = NDArray[np.uint8]
 LARGEST = 100_000_000

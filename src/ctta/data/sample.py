@@ -10,9 +10,9 @@ from importlib import resources
 import numpy as np
 from numpy.typing import NDArray
 
+from ctta._core.files import parsing
 from ctta.data.dataset import Arrays, Labels, Pixels
 from ctta.errors import DataError
-from ctta.files import parsing
 
 FILE = "sample.npz"
 CURE = "Install ctta again."

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from ctta._core.files import parsing
 from ctta.data import npm, sniff
 from ctta.data.cache import BLOCK, Digests, Progress, atomic, silent, write_bytes
 from ctta.data.catalogue import Archive
 from ctta.errors import DataError
-from ctta.files import parsing
 
 
 def unpack(archive: Archive, file: Path, root: Path, progress: Progress = silent) -> Path:

@@ -1,9 +1,9 @@
 """The methods, one file each, and what is needed to write another."""
 
-from ctta.methods.base import Method
-from ctta.methods.kept import Kept, buffer, generator, network, per_tensor, scalar
-from ctta.methods.registry import MethodEntry, find, list_methods, register
-from ctta.methods.state import State
+from ctta._core.kept import Kept, buffer, generator, network, per_tensor, scalar
+from ctta._core.method import Method
+from ctta._core.registry import MethodEntry, find, list_methods, register
+from ctta._core.state import State
 from ctta.settings import setting
 
 __all__ = [

@@ -21,17 +21,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ctta._core.copies import copy_network
+from ctta._core.features import classifier_input, require_linear, watch_linear
+from ctta._core.kept import buffer, network, scalar
+from ctta._core.layers import training, weight_and_bias
+from ctta._core.method import Method
+from ctta._core.moments import SgdMemory
+from ctta._core.precision import wide, without_autocast
+from ctta._core.registry import register
 from ctta.augment.adacontrast import flip
 from ctta.errors import ModelError
 from ctta.functional import diversity, info_nce, neighbour_vote
-from ctta.methods.base import Method
-from ctta.methods.copies import copy_network
-from ctta.methods.features import classifier_input, require_linear, watch_linear
-from ctta.methods.kept import buffer, network, scalar
-from ctta.methods.layers import training, weight_and_bias
-from ctta.methods.moments import SgdMemory
-from ctta.methods.registry import register
-from ctta.precision import wide, without_autocast
 from ctta.settings import setting
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ctta.methods.registry import register
-from ctta.methods.teacher import TEACHER_PRESETS, MeanTeacher, TeacherSettings
+from ctta._core.registry import register
+from ctta._core.teacher import TEACHER_PRESETS, MeanTeacher, TeacherSettings
 
 
 @dataclass(frozen=True)

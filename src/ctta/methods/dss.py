@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ctta._core.kept import scalar
+from ctta._core.registry import register
+from ctta._core.teacher import TEACHER_PRESETS, MeanTeacher, TeacherSettings
 from ctta.functional import complementary_classes, negative_learning
-from ctta.methods.kept import scalar
-from ctta.methods.registry import register
-from ctta.methods.teacher import TEACHER_PRESETS, MeanTeacher, TeacherSettings
 from ctta.settings import setting
 
 

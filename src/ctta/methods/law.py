@@ -19,10 +19,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ctta._core.kept import per_tensor
+from ctta._core.moments import AdamMemory
+from ctta._core.registry import register
 from ctta.functional import consistency, fisher_weights, pseudo_label_loss, softmax_entropy
-from ctta.methods.kept import per_tensor
-from ctta.methods.moments import AdamMemory
-from ctta.methods.registry import register
 from ctta.optim import sign_step
 from ctta.settings import setting
 

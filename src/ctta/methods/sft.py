@@ -18,11 +18,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ctta._core.descent import Descent
+from ctta._core.layers import NORM, collect
+from ctta._core.registry import register
 from ctta.errors import UnsupportedModelError
 from ctta.functional import consistency, filtered_entropy
-from ctta.methods.descent import Descent
-from ctta.methods.layers import NORM, collect
-from ctta.methods.registry import register
 from ctta.models.stages import STEM, find_stages
 from ctta.settings import setting
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ctta.methods.base import Method
-from ctta.methods.registry import register
+from ctta._core.method import Method
+from ctta._core.registry import register
 
 BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "embedded")
 

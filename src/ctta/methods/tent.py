@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from ctta._core.descent import Descent
+from ctta._core.registry import register
 from ctta.functional import softmax_entropy
-from ctta.methods.descent import Descent
-from ctta.methods.registry import register
 from ctta.settings import setting
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ctta.checkpoint import digest
+from ctta._core.checkpoint import digest
+from ctta._core.files import parsing
 from ctta.errors import DataError
-from ctta.files import parsing
 
 PREFIXES = ("module.", "model.")
 NORMALISERS = {"mu", "sigma", "mean", "std", "normalize.mean", "normalize.std"}

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ctta._core.files import parsing
 from ctta.errors import DataError, SettingError
-from ctta.files import parsing
 from ctta.models.normalise import Normalise, Normalised
 from ctta.models.resnet import BasicBlock, Bottleneck, CifarResNet, ResNet
 from ctta.models.resnext import ResNeXt29

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ctta._core.precision import without_autocast
 from ctta.errors import SettingError
-from ctta.precision import without_autocast
 from ctta.settings import suggestion
 
 REFUSED = {

@@ -3,6 +3,6 @@
 `Report`, the value of `adapter.last`, can be imported from here too.
 """
 
-from ctta.last import Report
+from ctta._core.report import Report
 
 __all__ = ["Report"]

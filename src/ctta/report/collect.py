@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ctta._core.precision import mark
+from ctta.bench.evaluation import BatchRow
 from ctta.bench.reading import CellRecord
 from ctta.bench.seeds import Spread, spread_of
 from ctta.bench.store import Store
 from ctta.bench.summary import Summary, corruption_of, sum_bins, summarise
 from ctta.errors import StoreError
-from ctta.evaluation import BatchRow
 from ctta.methods import list_methods
-from ctta.precision import mark
 from ctta.streams import SETTINGS
 
 MOST = 12

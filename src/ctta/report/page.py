@@ -12,12 +12,12 @@ from typing import Any
 from ctta._version import __version__
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
+from ctta.bench.table import Table
 from ctta.report import svg
 from ctta.report.collect import Board, collect
 from ctta.report.figures import SHOWN_DOMAINS, Styles, figures_of, styles_of
 from ctta.report.marks import COLOURS, DARK, Figure
 from ctta.report.tables import tables_of
-from ctta.tables import Table
 
 WIDE, NARROW, HALF = 900.0, 360.0, 400.0
 """Widths figures are drawn at: across the page, on a phone, and half of the page."""

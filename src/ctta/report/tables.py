@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ctta.bench.table import Column, Table
 from ctta.report.collect import Board, Entry
-from ctta.tables import Column, Table
 
 
 def tables_of(board: Board) -> list[Table]:

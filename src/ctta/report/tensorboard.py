@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ctta.bench.cell import Cell
+from ctta.bench.evaluation import BatchRow
 from ctta.errors import DataError
-from ctta.evaluation import BatchRow
 from ctta.report.write import file_name
 
 

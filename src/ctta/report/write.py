@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from ctta._core.files import write
 from ctta.bench.store import Store
+from ctta.bench.table import Table
 from ctta.errors import StoreError
-from ctta.files import write
 from ctta.report import pdf, svg
 from ctta.report.collect import Board, collect
 from ctta.report.figures import SHOWN_DOMAINS, figures_of, styles_of
 from ctta.report.page import HALF, WIDE, render
 from ctta.report.tables import tables_of
-from ctta.tables import Table
 
 TABLES: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv}
 

@@ -1,7 +1,7 @@
 """Streams of unlabelled batches whose distribution changes: seeded, hashed, resumable at any batch."""
 
 from ctta.streams.orders import Order, arrange
-from ctta.streams.settings import (
+from ctta.streams.scenarios import (
     SETTINGS,
     continual,
     correlated,

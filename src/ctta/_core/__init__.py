@@ -1,0 +1,1 @@
+"""What every method stands on. Private: the public names are in `ctta` and `ctta.methods`."""

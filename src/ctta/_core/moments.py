@@ -1,0 +1,80 @@
+"""Adam and SGD whose moments last from batch to batch, as declared state for methods that want it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from torch import Tensor
+
+from ctta._core.kept import per_tensor, scalar
+from ctta._core.method import Method
+from ctta.optim import AdamState, adam, sgd
+
+S = TypeVar("S")
+
+
+class AdamMemory(Method[S]):
+    """A method that can take Adam steps; each tensor counts its own updates."""
+
+    mean: dict[str, Tensor] = per_tensor("First moment of Adam.")
+    square: dict[str, Tensor] = per_tensor("Second moment of Adam.")
+    updates: dict[str, int] = scalar(
+        lambda _: {},
+        "Adam updates of each tensor since the reset.",
+        check=lambda m: (
+            m.updates.keys() <= m.mean.keys() & m.square.keys() and all(count > 0 for count in m.updates.values())
+        ),
+    )
+
+    def adam(
+        self,
+        gradients: Mapping[str, Tensor],
+        rates: Mapping[str, Tensor | float],
+        *,
+        beta1: float = 0.9,
+        weight_decay: float = 0.0,
+    ) -> dict[str, Tensor]:
+        """Update the moments of every tensor with a gradient; return new values for those with a rate."""
+        moved: dict[str, Tensor] = {}
+        for name, gradient in gradients.items():
+            theta = self.value(name)
+            before = AdamState.zero(theta)
+            if name in self.updates:
+                before = AdamState(self.mean[name], self.square[name], self.updates[name])
+            value, after = adam(
+                theta, gradient, rates.get(name, 0.0), before, beta1=beta1, weight_decay=weight_decay
+            )
+            self.mean[name], self.square[name], self.updates[name] = after
+            if name in rates:
+                moved[name] = value
+        return moved
+
+
+class SgdMemory(Method[S]):
+    """A method that can take steps of gradient descent with momentum."""
+
+    velocity: dict[str, Tensor] = per_tensor("Velocity of sgd.")
+
+    def sgd(
+        self,
+        gradients: Mapping[str, Tensor],
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> dict[str, Tensor]:
+        """Update the velocity of every tensor with a gradient; return their new values."""
+        moved: dict[str, Tensor] = {}
+        for name, gradient in gradients.items():
+            moved[name], self.velocity[name] = sgd(
+                self.value(name),
+                gradient,
+                lr,
+                self.velocity.get(name),
+                momentum=momentum,
+                nesterov=nesterov,
+                weight_decay=weight_decay,
+            )
+        return moved

@@ -1,0 +1,308 @@
+"""The declared state of a method as one flat set of tensors and scalars: read, check, restore, convert.
+
+Reset, save, load, undo and device moves all go through these few functions, so that a method which declares
+its state (`ctta._core.kept`) gets all of them, and gets them right together.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from ctta._core.layers import all_finite, equal_bits
+from ctta._core.precision import wide
+from ctta.errors import StateError
+
+if TYPE_CHECKING:
+    from ctta._core.method import Method
+
+
+@dataclass(frozen=True)
+class State:
+    """All a method keeps, flat: tensors by key ("model/conv1.weight", "rng") and JSON-ready scalars."""
+
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Any]
+
+
+def read(method: Method[Any]) -> State:
+    """All that is kept, by reference: clone what must outlive the next step."""
+    tensors: dict[str, Tensor] = {f"model/{name}": p.detach() for name, p in method.adapted.items()}
+    tensors.update({f"buffers/{name}": value for name, value in method.model.named_buffers()})
+    scalars: dict[str, Any] = {}
+    for name, item in method.kept().items():
+        value = getattr(method, name)
+        if item.kind == "per tensor":
+            tensors.update({f"{name}/{key}": tensor for key, tensor in value.items()})
+        elif item.kind == "buffer" and value is not None:
+            tensors[name] = value
+        elif item.kind == "network":
+            tensors.update({f"{name}/{key}": t.detach() for key, t in network_tensors(value).items()})
+        elif item.kind == "generator":
+            tensors[name] = value.state()
+        elif item.kind == "scalar":
+            scalars[name] = value
+    return State(tensors, scalars)
+
+
+def check(method: Method[Any], state: State) -> None:
+    """Refuse a state that does not fit the method and its model, before anything is changed."""
+    kinds = {name: item.kind for name, item in method.kept().items()}
+    now = read(method)
+    parameters = method.adapted
+    _require_keys("scalars", state.scalars, now.scalars)
+    _require_types(method, state.scalars)
+    lasting = {key for key in now.tensors if kinds.get(key.split("/")[0]) not in ("per tensor", "buffer")}
+    given = set()
+    for key, tensor in state.tensors.items():
+        owner, _, name = key.partition("/")
+        if kinds.get(owner) == "per tensor":
+            if name not in parameters or not _fits(tensor.shape, parameters[name].shape):
+                raise StateError(f"The state has {key} of shape {tuple(tensor.shape)}: no such tensor is adapted.")
+            if tensor.dtype != wide(parameters[name]).dtype:
+                raise StateError(
+                    f"Expected {key} in {wide(parameters[name]).dtype}, but the state has {tensor.dtype}."
+                )
+        elif kinds.get(owner) != "buffer":
+            given.add(key)
+    _require_keys("tensors", given, lasting)
+    for key in given:
+        wanted, found = now.tensors[key], state.tensors[key]
+        if (wanted.shape, wanted.dtype) != (found.shape, found.dtype):
+            raise StateError(
+                f"Expected {key} to be {wanted.dtype} of shape {tuple(wanted.shape)}, but the state has "
+                f"{found.dtype} of shape {tuple(found.shape)}."
+            )
+    if not all_finite(list(method.moved_from_source(state.tensors).values())):
+        raise StateError("The state holds NaN or infinity, which no adapter saves: use another copy.")
+
+
+def check_loaded(method: Method[Any]) -> None:
+    """Refuse a state just restored whose values its method cannot go on from."""
+    for name, item in method.kept().items():
+        if item.check is not None and not item.check(method):
+            raise StateError(
+                f"The state's `{name}` cannot be gone on from ({item.help}) Use another copy, or begin anew."
+            )
+
+
+def restore(method: Method[Any], state: State) -> None:
+    """Continue from a state that fits; every tensor is copied."""
+    device = next(iter(method.model.parameters()), torch.empty(0)).device
+
+    def own(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(device, copy=True)
+
+    method.move({name: state.tensors[f"model/{name}"] for name in method.adapted})
+    set_buffers(method.model, {k[8:]: t for k, t in state.tensors.items() if k.startswith("buffers/")})
+    for name, item in method.kept().items():
+        if item.kind == "per tensor":
+            entries = {key: t for key, t in state.tensors.items() if key.startswith(f"{name}/")}
+            setattr(method, name, {key.partition("/")[2]: own(t) for key, t in entries.items()})
+        elif item.kind == "buffer":
+            setattr(method, name, own(state.tensors[name]) if name in state.tensors else None)
+        elif item.kind == "network":
+            set_network(
+                getattr(method, name),
+                {k.partition("/")[2]: t for k, t in state.tensors.items() if k.startswith(f"{name}/")},
+            )
+        elif item.kind == "generator":
+            getattr(method, name).restore(state.tensors[name])
+        elif item.kind == "scalar":
+            setattr(method, name, copy.deepcopy(state.scalars[name]))
+
+
+def not_finite(method: Method[Any]) -> dict[str, Tensor]:
+    """Copies of the tensors of a state that hold NaN or infinity now."""
+    tensors = read(method).tensors
+    if all_finite(list(tensors.values())):
+        return {}
+    return {key: value.detach().clone() for key, value in tensors.items() if not all_finite([value])}
+
+
+def without(tensors: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those tensors of which values are known that are not finite, with 0 where they still hold them."""
+    out = {}
+    for key in known.keys() & tensors.keys():
+        now, before = tensors[key].detach(), known[key].to(tensors[key].device)
+        if now.shape != before.shape:
+            continue
+        same = ~before.isfinite() & ((now == before) | (now.isnan() & before.isnan()))
+        out[key] = now.masked_fill(same, 0)
+    return out
+
+
+def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
+    """Apply a conversion of tensors (another device, another dtype) to everything that is kept."""
+    for name, item in method.kept().items():
+        value = getattr(method, name)
+        if item.kind == "per tensor":
+            setattr(method, name, {key: to(tensor) for key, tensor in value.items()})
+        elif item.kind == "buffer" and value is not None:
+            setattr(method, name, to(value))
+        elif item.kind == "network":
+            value._apply(to)
+
+
+def set_network(network: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give a network's parameters and buffers these values."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(values[name])
+    set_buffers(network, values)
+
+
+def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give a model's buffers these values, in place where they fit; those without a value become None.
+
+    A buffer that several modules share has a value under its first name only.
+    """
+    shared: dict[int, tuple[Tensor, Tensor | None]] = {}
+    with torch.no_grad():
+        for prefix, module in model.named_modules():
+            for leaf, now in module._buffers.items():
+                if now is not None and id(now) in shared:
+                    module._buffers[leaf] = shared[id(now)][1]
+                    continue
+                value = values.get(f"{prefix}.{leaf}" if prefix else leaf)
+                if now is None or value is None or now.shape != value.shape or now.dtype != value.dtype:
+                    module._buffers[leaf] = None if value is None else value.clone()
+                else:
+                    now.copy_(value)
+                if now is not None:
+                    shared[id(now)] = now, module._buffers[leaf]
+
+
+def beginning(method: Method[Any]) -> State:
+    """Copy the declared state a method begins with; networks only where they differ from the source model."""
+    now, source = read(method), _source(method)
+    own: dict[str, Tensor] = {}
+    for key, tensor in now.tensors.items():
+        owner, _, name = key.partition("/")
+        if owner not in ("model", "buffers") and not (name in source and equal_bits(tensor, source[name])):
+            own[key] = tensor.clone()
+    return State(own, copy.deepcopy(now.scalars))
+
+
+def first(method: Method[Any]) -> State:
+    """The state in which a method began, by reference."""
+    source = _source(method)
+    tensors = {f"model/{name}": value for name, value in method.source.items()}
+    tensors |= {f"buffers/{name}": value for name, value in method.source_buffers.items()}
+    for name, item in method.kept().items():
+        if item.kind == "network":
+            keys = network_tensors(getattr(method, name))
+            tensors |= {f"{name}/{key}": source[key] for key in keys if key in source}
+    return State(tensors | method.beginning.tensors, method.beginning.scalars)
+
+
+def _source(method: Method[Any]) -> dict[str, Tensor]:
+    """Parameters and buffers of the source model, by name and reference."""
+    return {**dict(method.model.named_parameters()), **method.source_buffers, **method.source}
+
+
+def networks_of(method: Method[Any]) -> list[nn.Module]:
+    """The model and every network kept beside it."""
+    kept = [getattr(method, name) for name, item in method.kept().items() if item.kind == "network"]
+    return [method.model, *kept]
+
+
+class undisturbed:  # noqa: N801 - a context manager, used as a function
+    """Put back whatever a prediction disturbs: the buffers of every network, the generators.
+
+    Not a generator function: one that is cut short would put back late, whenever its traceback is let go of.
+    """
+
+    def __init__(self, method: Method[Any]) -> None:
+        self.networks = networks_of(method)
+        self.generators = [
+            getattr(method, name) for name, item in method.kept().items() if item.kind == "generator"
+        ]
+        self.buffers = [{name: value.clone() for name, value in n.named_buffers()} for n in self.networks]
+        # the buffers themselves, not their ids: a freed one's id may be that of the tensor that replaced it
+        self.seen = [{name: (b, b._version) for name, b in n.named_buffers()} for n in self.networks]
+        self.drawn = [item.state() for item in self.generators]
+
+    def put_back(self) -> None:
+        """Put it back now; a second time does no harm."""
+        for network, before, values in zip(self.networks, self.seen, self.buffers, strict=True):
+            if _disturbed(network, before):
+                set_buffers(network, values)
+        for item, state in zip(self.generators, self.drawn, strict=True):
+            item.restore(state)
+
+    def __enter__(self) -> None:
+        """Begin; what is put back was remembered when this was made."""
+
+    def __exit__(self, *_: object) -> None:
+        self.put_back()
+
+
+def _disturbed(network: nn.Module, before: Mapping[str, tuple[Tensor, int]]) -> bool:
+    """Tell whether buffers were replaced or written to since they had these versions."""
+    now = dict(network.named_buffers())
+    same = (value is now.get(name) and value._version == version for name, (value, version) in before.items())
+    return now.keys() != before.keys() or not all(same)
+
+
+def network_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of a network by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _fits(shape: torch.Size, parameter: torch.Size) -> bool:
+    """Tell whether a tensor is a number, or as its parameter with some dimensions reduced to 1."""
+    reduced = len(shape) == len(parameter) and all(
+        size in (1, whole) for size, whole in zip(shape, parameter, strict=True)
+    )
+    return reduced or not shape
+
+
+def _require_types(method: Method[Any], scalars: Mapping[str, Any]) -> None:
+    """Refuse scalars of another type than their annotation names."""
+    try:
+        hints = get_type_hints(type(method))
+    except (NameError, TypeError):  # a method of a user's, with names known to his type checker alone
+        return
+    for name, value in scalars.items():
+        if not is_of_type(value, hints.get(name, Any)):
+            raise StateError(f"Expected `{name}` in the state to be {hints[name]}, but got {value!r:.80}.")
+
+
+def is_of_type(value: Any, hint: Any) -> bool:
+    """Tell whether a value from JSON is of a type; numbers must be finite.
+
+    >>> is_of_type({"a": 1}, dict[str, int]), is_of_type("x", float | None)
+    (True, False)
+    """
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        return any(is_of_type(value, part) for part in inner)
+    if kind is Literal:
+        return value in inner
+    if kind is list:
+        return type(value) is list and all(is_of_type(item, inner[0]) for item in value)
+    if kind is dict:
+        return type(value) is dict and all(is_of_type(item, inner[1]) for item in value.values())
+    if hint is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    if hint is int:
+        return type(value) is int and abs(value) < 2**63
+    return not isinstance(hint, type) or type(value) is hint
+
+
+def _require_keys(what: str, given: Iterable[str], expected: Iterable[str]) -> None:
+    missing = sorted(set(expected) - set(given))
+    unknown = sorted(set(given) - set(expected))
+    if missing or unknown:
+        raise StateError(
+            f"The state does not fit this method and model: of its {what}, missing {missing[:3] or 'nothing'}, "
+            f"unknown {unknown[:3] or 'nothing'}."
+        )

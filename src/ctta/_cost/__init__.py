@@ -1,0 +1,1 @@
+"""Ways to the same numbers in less time or memory. Private."""

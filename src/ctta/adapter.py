@@ -1,0 +1,525 @@
+"""`adapt` puts a method around a model; `Adapter` lets nothing through that could hurt it.
+
+An adapter validates every batch, runs the method's step as a transaction (a step that fails or ends in
+anything not finite leaves no trace), reports what happened, and saves and restores the whole of its state.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from numbers import Integral
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
+from torch.nn.parameter import is_lazy
+
+from ctta._core import checkpoint
+from ctta._core.copies import copy_network, deep_copy
+from ctta._core.inputs import InputGuard
+from ctta._core.layers import AsItWas, all_finite, same_bits
+from ctta._core.method import Augment, Method
+from ctta._core.registry import MethodEntry, find
+from ctta._core.report import Report
+from ctta._core.state import State, network_tensors, networks_of, undisturbed
+from ctta._core.turns import Done, Turns, turn
+from ctta._cost.layout import use_fast_layout, use_plain_layout
+from ctta._version import __version__
+from ctta.augment import CUSTOM, NAMED, Augmentation, choose
+from ctta.errors import AugmentError, CttaError, ModelError, NonFiniteError, SettingError, StateError
+
+META = "adapter"
+SOURCE = "source/"
+COUNTERS = {"batches": int, "skipped_steps": int}
+HEADER = {"method": str, "settings": dict, "seed": int, "augment": str, "fingerprint": str}
+
+
+def adapt(
+    model: nn.Module,
+    method: str | type[Method[Any]],
+    *,
+    preset: str | None = None,
+    augment: Augment | str | None = None,
+    seed: int = 0,
+    inplace: bool = False,
+    **settings: Any,
+) -> Adapter:
+    """Wrap a classifier so that it adapts to the unlabelled batches it is given.
+
+    `model` is any module that maps a batch to logits; unless `inplace` it is copied and never touched.
+    `method` is a registry name (see `ctta.list_methods()`) or a registered class. `preset` gives the published
+    settings of a benchmark, `settings` override them. `augment` maps a batch to a batch (default: what the
+    method was published with, for most the CoTTA pipeline); `seed` fixes every random choice.
+
+    With `inplace` the model itself is put in eval mode and stays changed: its BatchNorm layers use batch
+    statistics from then on (where the method does), and `reset` restores its weights, not its layers.
+    """
+    entry = find(method)
+    return Adapter(
+        model,
+        entry,
+        entry.resolve(preset, settings),
+        augment=choose(augment, entry.method.default_augment),
+        seed=seed,
+        inplace=inplace,
+    )
+
+
+def load(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    *,
+    augment: Augment | str | None = None,
+    inplace: bool = False,
+) -> Adapter:
+    """Return the adapter that was saved to `path`; its stream goes on as if it had never stopped.
+
+    `model` is the source model the adapter was built with. An adapter that was built with an augmentation of
+    your own needs it again. A model with other parameters or buffers is refused; one with the same tensors and
+    another `forward` cannot be told apart.
+    """
+    tensors, header = checkpoint.read(path)
+    checkpoint.require(header, HEADER, path)
+    entry = find(header["method"])
+    if augment is None:
+        if header["augment"] not in NAMED:
+            raise AugmentError(
+                f"{path} was saved with an augmentation of your own, which a file cannot hold: pass it again, "
+                "ctta.load(path, model, augment=...)."
+            )
+        augment = header["augment"]
+    settings = entry.resolve(None, header["settings"])
+    adapter = Adapter(
+        model,
+        entry,
+        entry.method.without_files(settings),  # a file must not make us open another
+        augment=choose(augment),
+        seed=header["seed"],
+        inplace=inplace,
+    )
+    brought = {key.removeprefix(SOURCE): tensors.pop(key) for key in list(tensors) if key.startswith(SOURCE)}
+    with torch.inference_mode(False):
+        adapter.method.begin_from(settings, brought)
+    if adapter.fingerprint != header["fingerprint"]:
+        raise StateError(
+            f"{path} belongs to another model: the parameters or buffers it was adapted from are not those of the "
+            "model given. Pass the source model the saved adapter was built with."
+        )
+    adapter.load_state_dict(tensors)
+    if adapter._layout == "on trial" and header.get("layout") in ("fast", "plain"):
+        adapter._layout = "fast"
+        if header["layout"] == "plain":
+            adapter._use_plain_layout()
+    return adapter
+
+
+class Adapter(Turns):
+    """A model that adapts. Call it as you would call the model; made by `ctta.adapt` or `ctta.load`.
+
+    It is an nn.Module so that it fits where the model was (`.to(device)`, `next(m.parameters())`), but
+    `train()` and `eval()` change nothing: the method decides how each layer behaves.
+
+    Threads may share an adapter. They take turns: every step, prediction, reset, save, load, copy and move is
+    whole, and the outcome is that of some order, one after the other. An adapter for each thread works too. Where
+    steps draw from torch's global generator (dropout), adapters of one process wait for each other meanwhile; code
+    of other kinds that draws from it in another thread at that moment does not, and changes such a run.
+
+    An exception at any line, Ctrl-C included, leaves the adapter as it was before the call or as it is after it.
+    """
+
+    entry: MethodEntry
+    _snapshot: dict[str, Tensor]
+    _fingerprint: str | None
+    _layout: Literal["given", "on trial", "fast", "plain"]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        entry: MethodEntry,
+        settings: Any,
+        *,
+        augment: Augment,
+        seed: int,
+        inplace: bool,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"Expected a torch.nn.Module, but got a {type(model).__qualname__}.")
+        if any(isinstance(module, Adapter) for module in model.modules()):
+            raise ModelError("The model is or holds an adapter already: adapt the plain model instead.")
+        self.training = False
+        self.entry = entry
+        _require_usable(model)
+        with torch.inference_mode(False):
+            own = model if inplace else copy_network(model, "Pass `inplace=True` to adapt the model itself")
+            _require_movable(own)
+            changes_nothing = (entry.method.adapts, entry.method.statistics) == ("none", "source")
+            keep = inplace or changes_nothing  # not ours to rearrange, or to answer bit for bit as the model
+            self._layout = "given" if keep or not use_fast_layout(own) else "on trial"
+            as_it_was = AsItWas(own)
+            try:
+                self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
+            except BaseException:
+                as_it_was.put_back()
+                raise
+        self._snapshot = {}
+        self._fingerprint = None
+        self._start()
+
+    def _start(self) -> None:
+        self._done = Done()
+        self._guard = InputGuard(self.method.model, self._predict)
+
+    @property
+    def batches(self) -> int:
+        """Batches adapted to since the last reset."""
+        return self._counted.batches
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were undone since the last reset."""
+        return self._counted.skipped_steps
+
+    @property
+    def last(self) -> Report | None:
+        """What the last call did; None before the first and after a reset."""
+        return self._counted.last
+
+    @property
+    def settings(self) -> Any:
+        """The settings in force, a frozen dataclass."""
+        return self.method.settings
+
+    @property
+    def model(self) -> nn.Module:
+        """The adapting model itself (of a teacher and a student: the student).
+
+        `freeze()` gives a copy of what answers, and it stands still.
+        """
+        return self.method.model
+
+    # ---------------------------------------------------------------- predicting and adapting
+
+    @turn
+    def forward(self, images: Tensor) -> Tensor:
+        """Predict and adapt: N x C x H x W images -> N x classes logits, without graph."""
+        with torch.inference_mode(False), torch.enable_grad():
+            x = self._guard.check(images)
+            self._settle_layout(x)
+            before = self._open()
+            self.method.begin()
+            torch.clear_autocast_cache()  # weights cast before the last step, or without a graph, are stale
+            try:
+                logits, reason = self._step(x, before)
+                if self.method.clipped_view:
+                    self._guard.warn_if_clipped(stacklevel=6)
+            finally:
+                torch.clear_autocast_cache()
+            self._guard.remember(x)
+            self._report(len(x), reason)
+            return logits.detach()
+
+    @turn
+    def predict(self, images: Tensor) -> Tensor:
+        """Predict without adapting: nothing changes."""
+        with torch.inference_mode(False):
+            return self._predict(self._guard.check(images))
+
+    def _predict(self, x: Tensor) -> Tensor:
+        """Logits of an accepted batch. What predicting disturbs (buffers, random generators) is put back."""
+        self._settle_layout(x)
+        try:
+            with self._undisturbed(), torch.no_grad():
+                return self.method.predict(x)
+        finally:
+            torch.clear_autocast_cache()  # a weight cast here has no graph, and must not meet the next step
+
+    def _undisturbed(self) -> undisturbed:
+        """Put back what predicting disturbs, be it cut short or not."""
+        found = undisturbed(self.method)
+        if self._before is None:
+            self._remember(found.put_back)
+        return found
+
+    def _settle_layout(self, x: Tensor) -> None:
+        """Before the first batch: a model that cannot work in the fast layout goes back to the plain one."""
+        if self._layout != "on trial":
+            return
+        if self._answers(x):
+            self._layout = "fast"
+            return
+        held = [(value, value.data) for net in networks_of(self.method) for value in network_tensors(net).values()]
+        self._use_plain_layout()
+        if not self._answers(x):  # the batch is bad, not the layout
+            self._layout = "on trial"
+            for value, data in held:
+                value.data = data
+
+    def _use_plain_layout(self) -> None:
+        self._layout = "plain"
+        for network in networks_of(self.method):
+            use_plain_layout(network)
+
+    def _answers(self, x: Tensor) -> bool:
+        """Tell whether the model can work on two images of a batch."""
+        try:
+            with self._undisturbed(), torch.no_grad():
+                self.method.forward(x[:2])
+        except CttaError:
+            return False
+        return True
+
+    def _step(self, x: Tensor, before: State) -> tuple[Tensor, str | None]:
+        """Let the method step; a step that is not finite is undone, and the prediction made without it."""
+        try:
+            logits = self.method.step(x)
+            self.method.expect_finite("prediction", {"logits": logits})
+            self.method.expect_finite("state", self.method.moved_from_source(self.method.state().tensors))
+            self.method.settle()
+        except NonFiniteError as error:
+            self.method.undo(before)
+            logits = self._predict(x)
+            if all_finite([logits]):
+                return logits, str(error)
+            return self._recover(x, before, logits)
+        return logits, None
+
+    def _recover(self, x: Tensor, before: State, logits: Tensor) -> tuple[Tensor, str]:
+        """Weights that no longer predict anything are given up for the source, if that one still does."""
+        self.method.reset()
+        answer = self._predict(x)
+        if all_finite([answer]):
+            return answer, "logits are not finite: the adapted weights were given up for the source weights"
+        self.method.undo(before)
+        return logits, "logits are not finite, nor are those of the source model"
+
+    def _open(self) -> State:
+        """Begin a change of the whole state; return what it is now."""
+        before = self._take_snapshot()
+        self._remember(partial(self.method.undo, before))
+        return before
+
+    def _take_snapshot(self) -> State:
+        """Copy the state into buffers that are used again for every batch; weights that never moved need none."""
+        state = self.method.state()
+        unmoved = {f"model/{name}": value for name, value in self.method.source.items()}
+        unmoved = {key: value for key, value in unmoved.items() if same_bits(state.tensors[key], value)}
+        reused = {key: old for key, old in self._snapshot.items() if key in state.tensors.keys() - unmoved.keys()}
+        for key, value in state.tensors.items():
+            if key in unmoved:
+                continue
+            old = reused.get(key)
+            if old is not None and _lies_alike(old, value):
+                old.copy_(value)
+            else:
+                reused[key] = value.clone()
+        self._snapshot = reused
+        return State({**unmoved, **reused}, copy.deepcopy(state.scalars))
+
+    def _report(self, samples: int, reason: str | None) -> None:
+        batches, skipped_steps = self._done.batches + 1, self._done.skipped_steps + (reason is not None)
+        notes = {} if reason is not None else self.method.notes
+        report = Report(
+            method=self.entry.name,
+            batch=batches,
+            samples=samples,
+            skipped=reason is not None,
+            reason=reason,
+            skipped_steps=skipped_steps,
+            **notes,
+        )
+        self._done = Done(batches, skipped_steps, report)
+
+    # ---------------------------------------------------------------- state
+
+    @turn
+    def reset(self) -> None:
+        """Become exactly a new adapter, bit for bit."""
+        with torch.inference_mode(False):
+            self._open()
+            self.method.reset()
+            self._start()
+
+    @turn
+    def freeze(self) -> nn.Module:
+        """Return a copy of what answers now, as an ordinary module that predicts as `predict` does."""
+        with torch.inference_mode(False):
+            advice = "Its adapted weights are in `adapter.model`"
+            return copy_network(self.method.frozen(), advice).requires_grad_(False)
+
+    @turn
+    def state_dict(  # type: ignore[override]
+        self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Any]:
+        """Everything the adapter keeps, as tensors: what moved of the model, declared state, counters."""
+        state = self.method.state()
+        counters = {"batches": self.batches, "skipped_steps": self.skipped_steps}
+        made = {"method": self.entry.name, "settings": dataclasses.asdict(self.settings)}
+        text = json.dumps({**made, "scalars": state.scalars, **counters})  # in their order
+        meta = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        found = {key: value if keep_vars else value.clone() for key, value in state.tensors.items()}
+        out = {} if destination is None else destination
+        out.update({f"{prefix}{key}": value for key, value in {**found, META: meta}.items()})
+        return out
+
+    @turn
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> _IncompatibleKeys:
+        """Continue from a `state_dict`; one that does not fit is refused before anything changes.
+
+        `strict` and `assign` are there for compatibility: a state is always whole and always copied.
+        """
+        tensors = dict(state_dict)
+        try:
+            meta = json.loads(bytes(tensors.pop(META).tolist()).decode())
+            checkpoint.require(meta, {"method": str, "scalars": dict, **COUNTERS}, "This state")
+            counters = [meta[name] for name in COUNTERS]
+            strangers = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
+        except (KeyError, AttributeError, TypeError, ValueError, RecursionError, RuntimeError) as error:
+            raise StateError(f"Expected a state made by Adapter.state_dict(), but: {error!r}.") from error
+        if strangers or not 0 <= counters[1] <= counters[0]:
+            raise StateError(f"Expected tensors and counters from 0 on, but got {strangers[:3]}, {counters}.")
+        self._require_made_alike(meta)
+        with torch.inference_mode(False):
+            before = self._open()
+            try:
+                self.method.load(State(tensors, meta["scalars"]))
+            except BaseException:
+                self.method.undo(before)
+                raise
+            self._start()
+        self._done = Done(counters[0], counters[1])
+        return _IncompatibleKeys([], [])
+
+    def _require_made_alike(self, meta: Mapping[str, Any]) -> None:
+        """Refuse a state of another method or of other settings (one of ctta 0.1 does not know its settings)."""
+        if meta["method"] != self.entry.name:
+            raise StateError(f"Expected a state of method `{self.entry.name}`, but got one of `{meta['method']}`.")
+        mine = json.loads(json.dumps(dataclasses.asdict(self.settings)))
+        theirs = meta.get("settings", mine)
+        if theirs != mine:
+            given = theirs if isinstance(theirs, dict) else {}
+            other = [name for name in {**mine, **given} if mine.get(name) != given.get(name)]
+            raise StateError(
+                f"Expected a state made with the same settings, but {', '.join(other[:5])} differ: make the "
+                "adapter with the settings of the state, or read a whole file with ctta.load."
+            )
+
+    @turn
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole adapting state to one safetensors file, atomically; `ctta.load` reads it."""
+        augment = self.method.augment
+        header = {
+            "version": __version__,
+            "method": self.entry.name,
+            "settings": dataclasses.asdict(self.settings),
+            "seed": self.method.seed,
+            "augment": augment.name if isinstance(augment, Augmentation) else CUSTOM,
+            "fingerprint": self.fingerprint,
+            "layout": self._layout,
+        }
+        brought = {f"{SOURCE}{name}": value for name, value in self.method.brought().items()}
+        checkpoint.write(path, {**self.state_dict(), **brought}, header)
+
+    @property
+    @turn
+    def fingerprint(self) -> str:
+        """SHA-256 of the source model's parameters and buffers, whatever has moved since."""
+        if self._fingerprint is None:
+            source = {**self.method.source, **self.method.source_buffers}
+            self._fingerprint = checkpoint.digest({**dict(self.model.named_parameters()), **source})
+        return self._fingerprint
+
+    # ---------------------------------------------------------------- fitting in where the model was
+
+    def train(self, mode: bool = True) -> Adapter:
+        """Do nothing: the method decides which layers are in which mode."""
+        return self
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters of the adapting model."""
+        return self.model.named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        """Buffers of the adapting model."""
+        return self.model.named_buffers(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """Show the method and what it wraps."""
+        return f"{self.entry.name}, {type(self.model).__name__}, batches={self.batches}"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # the model must not become a submodule: train() would reach it
+
+    @turn
+    def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
+        twin = Adapter.__new__(Adapter)
+        memo[id(self)] = twin
+        own = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_under_way", "_before")}
+        try:
+            with torch.inference_mode(False):
+                twin.__setstate__({**deep_copy(own, memo), "_before": None})
+        except Exception as error:
+            name = type(self.model).__name__
+            raise ModelError(f"{name} cannot be copied ({error}), nor can an adapter that holds it.") from error
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        twin = copy.deepcopy(self)  # pickle reads the tensors later, when other threads may have moved on
+        twin._guard.predict = self._predict  # to pickle, this is the adapter
+        return {key: value for key, value in twin.__dict__.items() if key not in ("_lock", "_under_way")}
+
+    @turn
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
+        with torch.inference_mode(False):
+            self.method.to(fn)
+        self._snapshot = {}
+        self._fingerprint = None
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *_: Any
+    ) -> None:  # when the adapter is part of another module
+        mine = {key[len(prefix) :]: value for key, value in state_dict.items() if key.startswith(prefix)}
+        self.load_state_dict(mine)
+
+
+def _check_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
+        raise SettingError(f"Expected `seed` to be a whole number from 0 to 2**63 - 1, but got {seed!r}.")
+    return int(seed)
+
+
+def _lies_alike(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors differ in their values at most."""
+    kinds = ((value.shape, value.stride(), value.dtype, value.device) for value in (one, other))
+    return next(kinds) == next(kinds)
+
+
+def _require_usable(model: nn.Module) -> None:
+    """Refuse models with tensors that cannot be copied or computed with as others."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    if any(is_lazy(value) for value in tensors.values()):
+        raise ModelError("The model has lazy layers that have not seen a batch: run it once before adapting.")
+    for name, value in tensors.items():
+        if value.layout != torch.strided:
+            raise ModelError(
+                f"Expected a model of dense tensors, but {name} has layout {value.layout}: hold it as "
+                f"{name}.to_dense(), and make it sparse in the forward pass if need be."
+            )
+
+
+def _require_movable(model: nn.Module) -> None:
+    """Refuse a model whose weights cannot move in place."""
+    if any(p.is_inference() for p in model.parameters()):
+        raise ModelError(
+            "The model was built under torch.inference_mode(), so its weights cannot move in place: "
+            "leave out `inplace=True`, or build it outside inference mode."
+        )

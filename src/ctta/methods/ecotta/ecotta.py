@@ -1,0 +1,307 @@
+"""EcoTTA: memory-efficient CTTA via self-distilled regularisation (Song et al., CVPR 2023).
+
+The source network is frozen and split into K parts. Beside each stands a small meta network
+(meta_networks.py), and only these move: down the entropy of the sure samples, and down the distance
+R_k of each part's new output to what the frozen part gives. Before deployment they are warmed up on labelled
+source data (warmup.py, `ctta warmup ecotta`).
+
+Confidence: medium. The authors released no code. `variant="community"` follows the re-implementation that others
+have run (two steps a batch, first on R_k part by part, then on entropy), `variant="paper"` the single objective of
+the paper; its lambda and the ImageNet learning rate are unverified.
+
+Without a warm-up file the method still runs: on the first batch every meta network is set so that it changes
+nothing on that batch, and learns from there. That is our own safe beginning, not the published method, and every
+report says so. Its ConvBlock begins as the constant 0.1, which BN_k takes off again: a block that begins at zero,
+behind its ReLU, would have no gradient and could never move.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ctta._core import checkpoint
+from ctta._core.layers import all_finite, use_batch_statistics
+from ctta._core.moments import SgdMemory
+from ctta._core.registry import register
+from ctta._core.state import network_tensors
+from ctta.errors import ModelError, StateError
+from ctta.functional import filtered_entropy
+from ctta.methods.ecotta.meta_networks import MetaNetwork, Watch, attach, meta_networks, watching
+from ctta.models.stages import find_stages
+from ctta.models.zoo import EMBEDDED as EMBEDDED_MODEL
+from ctta.settings import setting
+
+KIND = "ecotta warm-up"
+EMBEDDED = "embedded:"
+"""As a file of meta networks: those that come with the embedded model."""
+NOT_WARM = "no warm-up was given: the meta networks began as the identity on the first batch"
+
+
+@dataclass(frozen=True)
+class EcottaSettings:
+    """Settings of EcoTTA; the defaults are those of the community code for CIFAR."""
+
+    variant: Literal["community", "paper"] = setting(
+        "community", "The code others have run, or the single objective of the paper."
+    )
+    warmup: str = setting(
+        "",
+        "File of warmed-up meta networks, made by `ctta warmup ecotta`, or `embedded:` for those of the embedded "
+        "model (no other takes them); without them they begin as the identity.",
+    )
+    lr: float = setting(5e-3, "Step size.", low=0.0, aka=("learning_rate",))
+    momentum: float = setting(0.9, "Momentum of sgd.", low=0.0, below=1.0)
+    lambda_r: float = setting(
+        0.25, "Weight of the distance R_k to the frozen parts; 0 leaves it out.", low=0.0, aka=("lam", "lambda")
+    )
+    entropy_margin: float = setting(
+        0.4, "Entropy below which a sample counts, as a fraction of log(classes).", low=0.0, aka=("margin",)
+    )
+    two_step: bool = setting(True, "A step on R_k and then one on entropy, or one step on their sum.")
+    detach_parts: bool = setting(
+        True, "Whether R_k trains its own meta network alone, or those of earlier parts too."
+    )
+    parts: int | str = setting(
+        5,
+        "Number of parts the residual blocks are split into, or the blocks of each part.",
+        low=1,
+        many=True,
+        aka=("K",),
+    )
+    stages: str = setting(
+        "", "Names of the stages in order, where the model is of no known family.", many=True, aka=("stage",)
+    )
+    bn_mode: Literal["batch", "source"] = setting(
+        "batch", "Statistics of the frozen network's BatchNorm (meta networks: always the batch).", aka=("bn",)
+    )
+
+
+@register(
+    "ecotta",
+    paper="EcoTTA: Memory-Efficient Continual Test-Time Adaptation via Self-Distilled Regularization",
+    year=2023,
+    needs={"named stages", "source data, once, for its warm-up"},
+    cost="3.5, and its meta networks",
+    confidence="medium",
+    presets={
+        "cifar10-c": {"lr": 5e-3},
+        "cifar100-c": {"lr": 5e-3},
+        "imagenet-c": {"lr": 2.5e-4},
+        "embedded": {"lr": 0.1, "warmup": EMBEDDED},
+        "embedded-long": {"lr": 0.05, "warmup": EMBEDDED},
+    },
+    variants={"community": {}, "paper": {"two_step": False, "detach_parts": False, "lambda_r": 0.5}},
+)
+class Ecotta(SgdMemory[EcottaSettings]):
+    """Move small meta networks beside a frozen network, held near what its parts give."""
+
+    def bn_mode(self) -> Literal["batch", "source"]:
+        """Batch statistics, unless the settings say otherwise."""
+        return self.settings.bn_mode
+
+    @classmethod
+    def files(cls, settings: EcottaSettings) -> tuple[Path, ...]:
+        """The meta networks it begins with."""
+        return (warm_up_file(settings.warmup),) if settings.warmup else ()
+
+    @classmethod
+    def without_files(cls, settings: EcottaSettings) -> EcottaSettings:
+        """Begin as the identity; the file that comes with ctta is no other's."""
+        return settings if settings.warmup == EMBEDDED else dataclasses.replace(settings, warmup="")
+
+    def brought(self) -> dict[str, Tensor]:
+        """The meta networks as they were warmed up."""
+        return self._meta_source() if self.warm else {}
+
+    def begin_from(self, settings: EcottaSettings, brought: Mapping[str, Tensor]) -> None:
+        """Begin with meta networks that were warmed up elsewhere."""
+        self.settings = settings
+        if not brought:
+            if settings.warmup not in ("", EMBEDDED):
+                raise StateError(
+                    f"This adapter was saved by an older ctta, which left its warm-up in {settings.warmup}: adapt "
+                    "the source model anew with that file."
+                )
+            return
+        own = self._meta_source()
+        fits = brought.keys() == own.keys() and all(
+            (value.shape, value.dtype) == (brought[name].shape, brought[name].dtype) for name, value in own.items()
+        )
+        if not fits or not all_finite(list(brought.values())):
+            raise StateError(
+                "The state brings warmed-up meta networks that do not fit this model and its `parts`."
+            )
+        for kept in (self.source, self.source_buffers):
+            kept.update(
+                {name: brought[name].to(kept[name].device, copy=True) for name in kept.keys() & own.keys()}
+            )
+        self.warm = True
+        self.reset()
+
+    def _meta_source(self) -> dict[str, Tensor]:
+        """Source values of the meta networks, under their names in the model."""
+        mine = {id(value) for network in self.networks for value in network_tensors(network).values()}
+        names = [name for name, value in network_tensors(self.model).items() if id(value) in mine]
+        return {name: value for name, value in {**self.source, **self.source_buffers}.items() if name in names}
+
+    def step(self, x: Tensor) -> Tensor:
+        """Adapt to one batch; return the logits from before the step on entropy (and after one on R_k alone)."""
+        s = self.settings
+        words = () if self.warm else (NOT_WARM,)
+        state = self.make_ready(x)
+        if state == "too small":
+            self.note(notes=(*words, "not adapted: the first batch must have more than one value per channel"))
+            return self.forward(x)
+        # on the batch they began with R_k is zero, and its gradient nothing but the sign of rounding errors
+        weight = 0.0 if state == "just now" else s.lambda_r
+        losses: dict[str, Tensor] = {}
+        if s.two_step and weight > 0:
+            self.watched_forward(x, "cut" if s.detach_parts else "through")
+            losses["drift"] = self.drift()
+            self.descend(weight * losses["drift"])
+        watch: Watch = "off"
+        if not s.two_step and weight > 0:
+            watch = "beside" if s.detach_parts else "through"
+        logits = self.watched_forward(x, watch)
+        margin = s.entropy_margin * math.log(logits.shape[1])
+        entropy, kept = filtered_entropy(logits, margin)
+        losses["entropy"] = losses["total"] = entropy
+        if watch != "off":
+            losses["drift"] = self.drift()
+            losses["total"] = entropy + weight * losses["drift"]
+        self.descend(losses["total"])
+        self.note(notes=words)
+        self.note_losses(losses, kept, margin)
+        return logits
+
+    def make_ready(self, x: Tensor) -> Literal["ready", "just now", "too small"]:
+        """Have meta networks that are not warmed up begin as the identity on this batch, if it has a variance."""
+        networks = self.networks
+        if bool(networks[0].ready):
+            return "ready"
+        with torch.no_grad():
+            self.watched_forward(x, "measure")
+        if any(len(network.measured) != 2 for network in networks):
+            raise _part_left_out(self.model)
+        enough = all(found.values > 1 for network in networks for found in network.measured)
+        for network in networks:
+            if enough:
+                network.become_identity()
+            network.measured.clear()
+        return "just now" if enough else "too small"
+
+    def watched_forward(self, x: Tensor, watch: Watch) -> Tensor:
+        """Logits, while the meta networks watch."""
+        with watching(self.networks, watch):
+            return self.forward(x)
+
+    def drift(self) -> Tensor:
+        """Sum of R_k over the parts, from the last forward pass; they are forgotten."""
+        found = [network.drift for network in self.networks if network.drift is not None]
+        for network in self.networks:
+            network.drift = None
+        if not found:
+            raise _part_left_out(self.model)
+        return torch.stack(found).sum()
+
+    def descend(self, loss: Tensor) -> None:
+        """Move the meta networks one step of sgd down a loss."""
+        moved = self.sgd(self.gradients(loss), self.settings.lr, momentum=self.settings.momentum)
+        self.move(moved)
+        self.note(
+            learning_rates={name: self.settings.lr if name in moved else 0.0 for name in self.adapted},
+            shares={"moved": self.share(moved)},
+        )
+
+    def rest(self, first_hook: int) -> None:
+        """The meta networks watch no longer."""
+        super().rest(first_hook)
+        for network in self.networks:
+            network.rest()
+
+    @property
+    def networks(self) -> list[MetaNetwork]:
+        """The meta networks, in the order of their parts."""
+        return meta_networks(self.model)
+
+    def _prepare(self) -> None:
+        s = self.settings
+        stages = find_stages(self.model, s.stages)  # refuse before anything is changed
+        source = fingerprint(self.model) if s.warmup else ""
+        super()._prepare()
+        networks = attach(self.model, stages, s.parts, self.seed)
+        # the preset of the embedded images serves other models too: they begin as without a file
+        self.warm = bool(s.warmup) and (s.warmup != EMBEDDED or source == warm_up_source(s.warmup))
+        if self.warm:
+            load_warm_up(s.warmup, networks, source)
+        use_batch_statistics(networks)
+
+    def _collect(self) -> dict[str, nn.Parameter]:
+        mine = {id(parameter) for network in self.networks for parameter in network.parameters()}
+        return {name: value for name, value in self.model.named_parameters() if id(value) in mine}
+
+
+def _part_left_out(model: nn.Module) -> ModelError:
+    return ModelError(
+        f"Expected {type(model).__name__} to run every part that has a meta network, but its forward pass left "
+        "out some on this batch: name stages that always run with `stages=`, or choose another method."
+    )
+
+
+# ---------------------------------------------------------------- files of warmed-up meta networks
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 of a source model's state dict in float32: in which dtype it runs does not matter."""
+    state = {k: v.float() if v.is_floating_point() else v for k, v in model.state_dict().items()}
+    return checkpoint.digest(state)
+
+
+def save_warm_up(
+    path: str | os.PathLike[str], networks: nn.ModuleList, source: str, header: dict[str, Any]
+) -> None:
+    """Write warmed-up meta networks, whole or not at all; `source` is the fingerprint of their source model."""
+    checkpoint.write(path, networks.state_dict(), {**header, "kind": KIND, "source": source})
+
+
+def warm_up_file(name: str | os.PathLike[str]) -> Path:
+    """Where warmed-up meta networks are: a path, or `embedded:`."""
+    if name == EMBEDDED:
+        return EMBEDDED_MODEL.with_name("embedded-ecotta.safetensors")
+    return Path(name).expanduser()
+
+
+def warm_up_source(path: str | os.PathLike[str]) -> str:
+    """Fingerprint of the source model that warmed-up meta networks belong to."""
+    _, header = checkpoint.read(warm_up_file(path))
+    return str(header.get("source"))
+
+
+def load_warm_up(path: str | os.PathLike[str], networks: nn.ModuleList, source: str) -> None:
+    """Fill meta networks from a file; one that was made for other parts or another source model is refused."""
+    tensors, header = checkpoint.read(warm_up_file(path))
+    if header.get("kind") != KIND:
+        raise StateError(f"{path} holds no warmed-up meta networks: make them with `ctta warmup ecotta`.")
+    own = networks.state_dict()
+    for key in sorted(own.keys() | tensors.keys()):
+        want, found = (tuple(state[key].shape) if key in state else None for state in (own, tensors))
+        if want != found:
+            raise StateError(
+                f"{path} does not fit this model and its `parts`: expected {key} of shape {want}, but it has "
+                f"{found}. It was made for {header.get('model')} with parts={header.get('parts')!r}."
+            )
+    if header.get("source") != source:
+        raise StateError(
+            f"{path} was made for another source model (the same architecture with other weights): warm up the "
+            "meta networks of this one with `ctta warmup ecotta`."
+        )
+    networks.load_state_dict(tensors)
