@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_core_needs_only_the_core_list():
     required = importlib.metadata.requires("ctta")
     core = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
-    assert core == {"torch", "numpy", "safetensors", "pyyaml", "rich", "click"}
+    assert core == {"torch", "numpy", "pillow", "safetensors", "pyyaml", "rich", "click"}
 
 
 def test_import_ctta_brings_nothing_heavy_beside_torch():
