@@ -292,7 +292,7 @@ def is_of_type(value: Any, hint: Any) -> bool:
     if kind is dict:
         return type(value) is dict and all(is_of_type(item, inner[1]) for item in value.values())
     if hint is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+        return is_of_type(value, int) or (type(value) is float and abs(value) <= sys.float_info.max)
     if hint is int:
         return type(value) is int and abs(value) < 2**63
     return not isinstance(hint, type) or type(value) is hint
