@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ctta.errors import StateError
-from ctta.methods.layers import all_finite, equal_bits
+from ctta.methods.layers import AsItWas, all_finite, equal_bits
 from ctta.precision import wide
 
 if TYPE_CHECKING:
@@ -149,6 +149,22 @@ def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
             setattr(method, name, to(value))
         elif item.kind == "network":
             value._apply(to)
+
+
+def held(method: Method[Any]) -> Callable[[], None]:
+    """Return what puts back every tensor a method holds now, also where a conversion put another in its place."""
+    attributes = vars(method).copy()  # a conversion makes new dicts
+    networks = [AsItWas(network) for network in networks_of(method)]
+    data = [(value, value.data) for network in networks_of(method) for value in network.parameters()]
+
+    def put_back() -> None:
+        vars(method).update(attributes)
+        for network in networks:
+            network.put_back()
+        for value, before in data:
+            value.data = before
+
+    return put_back
 
 
 def set_network(network: nn.Module, values: Mapping[str, Tensor]) -> None:
