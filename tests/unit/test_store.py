@@ -387,6 +387,15 @@ def test_a_finished_cell_that_lost_rows_is_refused_in_words(path, use, there):
             use(store)
 
 
+@pytest.mark.parametrize("moment", [float("inf"), 2**62, -1])
+def test_a_time_that_no_calendar_has_is_refused_in_words(path, moment):
+    with Store(path) as store:
+        claim(store)
+        store.db.execute("UPDATE cells SET started = ?", (moment,))
+        with pytest.raises(StoreError, match="wrong `started`.*damaged"):
+            store.cells()
+
+
 @pytest.mark.parametrize("owner", ["nobody", "a:b:c:d", "host:99999999999999999999:1:x"])
 def test_an_owner_that_names_no_runner_is_refused_in_words(path, owner):
     with Store(path) as store:
