@@ -63,6 +63,14 @@ def _lists(length: int, *kinds: type) -> Fits:
 
 
 _two, _three = _lists(2, int), _lists(3, int, float)
+LATEST = 2**36
+"""Seconds after 1970 that no clock of ours shows, but every calendar has."""
+
+
+def _moment(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value < LATEST)
+
+
 _number, _perhaps, _words = _of(int, float), _of(int, float, type(None)), _of(str, type(None))
 
 ROW: dict[str, Fits] = {
@@ -86,7 +94,7 @@ RECORD: dict[str, Fits] = {
     "manifest": _of(dict),
     **dict.fromkeys(("total", "done"), _of(int)),
     "error": _words,
-    **dict.fromkeys(("started", "finished"), _perhaps),
+    **dict.fromkeys(("started", "finished"), _moment),
 }
 MANIFEST: dict[str, Fits] = {
     **dict.fromkeys(("cell", "setting", "settings"), _of(dict)),
