@@ -27,7 +27,7 @@ from ctta.errors import DataError, InputError, SettingError
 
 ALL = CORRUPTIONS + EXTRA
 RANDOM = [name for name in ALL if name not in DETERMINISTIC]
-VECTORS = Path(__file__).parent.parent / "data" / "corruptions" / "deterministic.npz"
+VECTORS = Path(__file__).parents[2] / "data" / "corruptions" / "deterministic.npz"
 
 OFFICIAL_MD5 = {  # of the CIFAR-10-C files, zenodo.org/records/2535967
     "brightness": "0a81ef75e0b523c3383219c330a85d48",
