@@ -24,7 +24,7 @@ from ctta.settings import suggestion
 SOURCES = ("file", "embedded", "robustbench", "torchvision", "timm")
 IMAGENET_COUNTS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 CIFAR_DEPTHS = (20, 32, 44, 56, 110)
-EMBEDDED = Path(__file__).with_name("embedded.safetensors")
+EMBEDDED_WEIGHTS = Path(__file__).with_name("embedded.safetensors")
 EMBEDDED_ARCH = "wrn-16-2"
 HEAD = re.compile(r"(fc|classifier|classifier\.\d+|head|head\.fc|heads\.head)\.bias")
 """Names under which networks keep the bias of their last layer."""
@@ -162,7 +162,7 @@ def _from_manifest(path: Path, classes: int | None) -> nn.Module:
 def _embedded(rest: str) -> nn.Module:
     if rest not in ("", EMBEDDED_ARCH):
         raise SettingError(f"There is one embedded model, `embedded:{EMBEDDED_ARCH}`, not `embedded:{rest}`.")
-    model = _from_file(EMBEDDED_ARCH, EMBEDDED, None)
+    model = _from_file(EMBEDDED_ARCH, EMBEDDED_WEIGHTS, None)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # a third faster on CPUs
 
 
