@@ -303,10 +303,10 @@ def test_a_slow_server_is_borne_with(site, tmp_path):
         for place in range(0, len(DATA), part):
             handler.wfile.write(DATA[place : place + part])
             handler.wfile.flush()
-            time.sleep(0.05)
+            time.sleep(0.025)
 
     site.pages["/a"] = slow
-    begun, timeout = time.monotonic(), 2.0
+    begun, timeout = time.monotonic(), 1.0
     patience = Patience(1, timeout, 0, lambda seconds: None)
     assert bring(tmp_path, site.address("/a"), patience=patience).read_bytes() == DATA
     assert time.monotonic() - begun > timeout, "the timeout is for silence, not for the whole"
@@ -438,7 +438,7 @@ def test_two_processes_that_fetch_one_file_both_get_it_whole(site, tmp_path, oth
     turns = itertools.cycle([DATA] if checked else [DATA, other])
     site.pages["/a"] = lambda *request: whole(next(turns))(*request)  # noqa: PLW0108 - another each time
     facts = f"{len(DATA)} {known(DATA).md5}" if checked else "0 -"
-    for turn in range(20):  # the first waits for the other process to start: in the others both begin at once
+    for turn in range(12):  # the first waits for the other process to start: in the others both begin at once
         target = tmp_path / str(turn) / "file.tar"
         print(site.address("/a"), target, facts, file=other_process.stdin, flush=True)
         fetch([site.address("/a")], target, kind="tar", known=known(DATA) if checked else None)

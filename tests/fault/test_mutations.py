@@ -39,7 +39,7 @@ from ctta.methods.ecotta import ecotta
 from ctta.models import read_weights, zoo
 from ctta.models.weights import load_strictly
 
-COUNT, SEED = int(os.environ.get("CTTA_MUTATIONS", "2000")), int(os.environ.get("CTTA_SEED", "0"))
+COUNT, SEED = int(os.environ.get("CTTA_MUTATIONS", "1036")), int(os.environ.get("CTTA_SEED", "0"))
 RNG = np.random.default_rng(0)
 NET = functools.partial(torch.nn.Linear, 3, 2)
 STATE = NET().state_dict()
