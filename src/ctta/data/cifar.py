@@ -13,7 +13,7 @@ import numpy as np
 from ctta._core.files import parsing
 from ctta.data import npm, plain_pickle, sniff
 from ctta.data.cache import cache_folder
-from ctta.data.dataset import Base, Indices, Labels, Pixels, hash_arrays
+from ctta.data.dataset import Dataset, Indices, Labels, Pixels, hash_arrays
 from ctta.errors import DataError
 
 Split = Literal["train", "test"]
@@ -65,7 +65,7 @@ LAYOUTS = {
 }
 
 
-class Cifar(Base):
+class Cifar(Dataset):
     """The clean images of one split: 50,000 (train) or 10,000 (test) of 32 x 32 pixels, read when first needed."""
 
     def __init__(self, folder: Path, layout: Layout, classes: int, split: Split) -> None:

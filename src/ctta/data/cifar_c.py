@@ -20,7 +20,7 @@ from ctta._core.files import parsing
 from ctta.corruptions import CORRUPTIONS, EXTRA
 from ctta.data import sniff
 from ctta.data.cache import cache_folder
-from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
+from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.manifest import Manifest
 from ctta.errors import DataError
 from ctta.settings import suggestion
@@ -31,7 +31,7 @@ SAMPLES, SAMPLE = 64, 4096
 """Blocks read for the hash, and the bytes of each."""
 
 
-class CifarC(Base):
+class CifarC(Dataset):
     """One corruption at one severity, 32 x 32 pixels, read from its file when asked for."""
 
     def __init__(self, folder: Path, corruption: str, severity: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ctta._core.files import parsing
 from ctta.data.cache import cache_folder
-from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
+from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.pixels import CHOICES, Preprocessing, read_image
 from ctta.errors import DataError
 from ctta.settings import suggestion
@@ -30,7 +30,7 @@ TINY_LIST = "val_annotations.txt"
 """Beside the folder `images` of Tiny-ImageNet's validation set: a line an image, name and class first."""
 
 
-class ImageFolder(Base):
+class ImageFolder(Dataset):
     """Files `root/CLASS/NAME`, read when asked for. A class's number is its rank among the sorted class names.
 
     `places` says where the files are below `root`, if not at their names.
