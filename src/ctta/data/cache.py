@@ -49,6 +49,13 @@ def cache_folder(folder: str | os.PathLike[str] | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ctta"
 
 
+def find_folder(name: str, inside: str, root: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of a benchmark: the given one if it holds that file, else NAME or made/NAME below it."""
+    base = cache_folder(root)
+    places = (base, base / name, base / "made" / name)
+    return next((folder for folder in places if (folder / inside).exists()), base / name)
+
+
 @contextlib.contextmanager
 def writing(what: str, kept: str = "") -> Iterator[None]:
     """Turn a disk that refuses into one sentence: "Could not WHAT: ...", and where to go instead."""

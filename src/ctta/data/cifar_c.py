@@ -19,7 +19,7 @@ import numpy as np
 from ctta._core.files import parsing
 from ctta.corruptions import CORRUPTIONS, EXTRA
 from ctta.data import sniff
-from ctta.data.cache import cache_folder
+from ctta.data.cache import find_folder
 from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.manifest import Manifest
 from ctta.errors import DataError
@@ -80,21 +80,12 @@ class CifarC(Dataset):
 
 def cifar10_c(corruption: str, severity: int = 5, root: str | os.PathLike[str] | None = None) -> CifarC:
     """Open one domain of CIFAR-10-C, by default from the data cache (official files first, then made ones)."""
-    return CifarC(find_folder("CIFAR-10-C", root), corruption, severity)
+    return CifarC(find_folder("CIFAR-10-C", "labels.npy", root), corruption, severity)
 
 
 def cifar100_c(corruption: str, severity: int = 5, root: str | os.PathLike[str] | None = None) -> CifarC:
     """Open one domain of CIFAR-100-C, by default from the data cache (official files first, then made ones)."""
-    return CifarC(find_folder("CIFAR-100-C", root), corruption, severity)
-
-
-def find_folder(name: str, root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of a benchmark: the given one if it holds the files, else NAME or made/NAME below it."""
-    base = cache_folder(root)
-    for folder in (base, base / name, base / "made" / name):
-        if (folder / "labels.npy").is_file():
-            return folder
-    return base / name
+    return CifarC(find_folder("CIFAR-100-C", "labels.npy", root), corruption, severity)
 
 
 def check_npy(path: Path, shape: tuple[int, ...], cure: str) -> int:

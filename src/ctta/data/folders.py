@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ctta._core.files import parsing
-from ctta.data.cache import cache_folder
+from ctta.data.cache import find_folder
 from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.pixels import CHOICES, Preprocessing, read_image
 from ctta.errors import DataError
@@ -173,13 +173,13 @@ def _robustbench_ids() -> Path:
 def _domain(
     benchmark: str, corruption: str, severity: int, root: str | os.PathLike[str] | None, cure: str
 ) -> Path:
-    base = cache_folder(root)
-    for folder in (base, base / benchmark, base / "made" / benchmark):
-        if (folder / corruption / str(severity)).is_dir():
-            return folder / corruption / str(severity)
-    near = base / benchmark if (base / benchmark).is_dir() else base
+    inside = f"{corruption}/{severity}"
+    folder = find_folder(benchmark, inside, root)
+    if (folder / inside).is_dir():
+        return folder / inside
+    near = folder if folder.is_dir() else folder.parent
     hint = suggestion(corruption, _subfolders(near)) if near.is_dir() else ""
-    raise MissingError(f"There is no folder {base / benchmark / corruption / str(severity)}.{hint} {cure}")
+    raise MissingError(f"There is no folder {folder / inside}.{hint} {cure}")
 
 
 def _all_classes(folder: Path, found: list[str], given: Sequence[str] | None, expected: int) -> list[str]:
