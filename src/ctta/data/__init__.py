@@ -3,7 +3,7 @@
 from ctta.data.cache import Watcher, cache_folder
 from ctta.data.catalogue import ENTRIES, Entry, find
 from ctta.data.check import Check, check
-from ctta.data.cifar import Cifar, cifar10, cifar100
+from ctta.data.cifar import cifar10, cifar100
 from ctta.data.cifar_c import CifarC, cifar10_c, cifar100_c
 from ctta.data.dataset import Arrays, Dataset, MissingError, to_batch
 from ctta.data.domains import Domains, domains
@@ -16,7 +16,6 @@ __all__ = [
     "ENTRIES",
     "Arrays",
     "Check",
-    "Cifar",
     "CifarC",
     "Dataset",
     "Domains",

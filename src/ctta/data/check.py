@@ -43,9 +43,7 @@ def check(
 def begun(archive: Archive, root: Path) -> bool:
     """Whether anything of an archive is there."""
     folder = root / archive.folder
-    return any((folder / member.path).exists() for member in archive.members) or (
-        not archive.members and folder.exists()
-    )
+    return any(path.exists() for path in [folder / member.path for member in archive.members] or [folder])
 
 
 def _check_file(path: Path, known: Digests, progress: Watcher) -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from ctta._core.files import parsing
 from ctta.data import npm, plain_pickle, sniff
 from ctta.data.cache import cache_folder
-from ctta.data.dataset import Dataset, Indices, Labels, Pixels, hash_arrays
+from ctta.data.dataset import Arrays, Labels, Pixels
 from ctta.errors import DataError
 
 Split = Literal["train", "test"]
@@ -65,67 +64,36 @@ LAYOUTS = {
 }
 
 
-class Cifar(Dataset):
-    """The clean images of one split: 50,000 (train) or 10,000 (test) of 32 x 32 pixels, read when first needed."""
-
-    def __init__(self, folder: Path, layout: Layout, classes: int, split: Split) -> None:
-        self.name = f"cifar{classes}/{split}"
-        self.folder, self.layout, self.classes, self.split = folder, layout, classes, split
-
-    @functools.cached_property
-    def _arrays(self) -> tuple[Pixels, Labels]:
-        cure = _cure(self.classes)
-        parts = [self.layout.read(self.folder / name, cure) for name in self.layout.files(self.split)]
-        images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        if labels.size and not 0 <= labels.min() <= labels.max() < self.classes:
-            raise DataError(
-                f"{self.folder}: expected classes 0 to {self.classes - 1}, got {labels.min()} to {labels.max()}. "
-                f"{cure}"
-            )
-        return images, labels
-
-    @property
-    def labels(self) -> Labels:  # type: ignore[override]  # read when first needed
-        """The class of every image, N."""
-        return self._arrays[1]
-
-    def images(self, indices: Indices) -> Pixels:
-        """Return the chosen images, N x 32 x 32 x 3, 8-bit RGB."""
-        return self._arrays[0][self.rows(indices)]
-
-    @functools.cached_property
-    def hash(self) -> str:
-        """SHA-256 of every pixel and label: the same for all three layouts."""
-        return hash_arrays(*self._arrays)
+def cifar10(root: str | os.PathLike[str] | None = None, split: Split = "test") -> Arrays:
+    """Read CIFAR-10 below a folder (or in it), by default the data cache."""
+    return _read(root, 10, split)
 
 
-def cifar10(root: str | os.PathLike[str] | None = None, split: Split = "test") -> Cifar:
-    """Open CIFAR-10 below a folder (or in it), by default the data cache."""
-    return _open(root, 10, split)
+def cifar100(root: str | os.PathLike[str] | None = None, split: Split = "test") -> Arrays:
+    """Read CIFAR-100 with its 100 fine classes below a folder (or in it), by default the data cache."""
+    return _read(root, 100, split)
 
 
-def cifar100(root: str | os.PathLike[str] | None = None, split: Split = "test") -> Cifar:
-    """Open CIFAR-100 with its 100 fine classes below a folder (or in it), by default the data cache."""
-    return _open(root, 100, split)
-
-
-def _open(root: str | os.PathLike[str] | None, classes: int, split: Split) -> Cifar:
-    base = cache_folder(root)
+def _read(root: str | os.PathLike[str] | None, classes: int, split: Split) -> Arrays:
+    """Read the 50,000 (train) or 10,000 (test) images of a split, the same from all layouts."""
+    base, cure = cache_folder(root), f"Get it with: ctta data get cifar{classes}"
     if split not in ("train", "test"):
         raise DataError(f"CIFAR-{classes} has the splits train and test, not `{split}`.")
     for layout in LAYOUTS[classes]:
         for folder in (base / layout.folder, base):
-            if all((folder / name).is_file() for name in layout.files(split)):
-                return Cifar(folder, layout, classes, split)
+            paths = [folder / name for name in layout.files(split)]
+            if all(path.is_file() for path in paths):
+                parts = [layout.read(path, cure) for path in paths]
+                images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+                if labels.size and not 0 <= labels.min() <= labels.max() < classes:
+                    got = f"{labels.min()} to {labels.max()}"
+                    raise DataError(f"{folder}: expected classes 0 to {classes - 1}, got {got}. {cure}")
+                return Arrays(images, labels, f"cifar{classes}/{split}")
     wanted = ", ".join(f"{layout.folder}/{layout.files(split)[0]}" for layout in LAYOUTS[classes])
     raise DataError(
-        f"There is no CIFAR-{classes} ({split}) in {base}: expected one of {wanted}. {_cure(classes)}, "
+        f"There is no CIFAR-{classes} ({split}) in {base}: expected one of {wanted}. {cure}, "
         "or give the folder that holds it."
     )
-
-
-def _cure(classes: int) -> str:
-    return f"Get it with: ctta data get cifar{classes}"
 
 
 def read_binary(path: Path, skip: int = 0, cure: str = "Use another copy.") -> tuple[Pixels, Labels]:

@@ -25,8 +25,8 @@ CHOICES: tuple[Preprocessing, ...] = get_args(Preprocessing)
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "TIFF")
 """What a picture may be, whatever its name: Pillow has readers that run other programs."""
 
-LARGEST = 100_000_000
-"""Pixels of the largest image read: 300 MB."""
+LARGEST = 89_000_000
+"""Pixels of the largest image read: 270 MB, where Pillow begins to warn."""
 
 CURE = "Replace the file: get or unpack the dataset again."
 
