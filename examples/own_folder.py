@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from PIL import Image  # pip install "ctta[images]"
+from PIL import Image
 
 import ctta
 

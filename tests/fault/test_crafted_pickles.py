@@ -1,8 +1,6 @@
 """CIFAR files as Python 2 and every numpy wrote them, and files made to make an unpickler do harm."""
 
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -85,20 +83,12 @@ def lying_dtype():
     return b"\x80\x02}" + word("data") + record + filled + b"h\x01" + state(63) + b"0s."
 
 
-def test_a_record_dtype_whose_flags_lie_does_not_end_the_process(tmp_path):
-    """It once did, at an address of the file's choice."""
-    (tmp_path / "test_batch").write_bytes(lying_dtype())
-    code = "import sys; from ctta.data import cifar10; len(cifar10(sys.argv[1]))"
-    ended = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1, ended.returncode
-    assert "DataError" in ended.stderr
-
-
 def nest(depth):
     return b"K\0" + b"\x85" * depth
 
 
 BOMBS = {
+    "a record dtype whose flags lie": lying_dtype(),  # it once ended the process, at an address of its choice
     "a shape far beyond its bytes": batch(array(shape=b"\x8a\x05\0\0\0\0\x40K\x01\x86")),
     "a shape beyond any number": batch(array(shape=b"\x8a\x20" + b"\x7f" * 32 + b"K\0\x86")),
     "a negative side": batch(array(shape=b"J\xfe\xff\xff\xffJ\0\xf4\xff\xff\x86")),
@@ -108,8 +98,8 @@ BOMBS = {
     "an array of records": batch(array(dtype=UINT8.replace(b"U\x01|N", b"U\x01|" + UINT8))),
     "a dtype with flags": batch(array(dtype=UINT8[:-3] + b"K\x3ftb")),
     "a nest of tuples as a key": b"\x80\x02}" + nest(100_000) + b"K\0s.",
-    "a nest of tuples as labels": batch(array(), nest(100_000)),
-    "a nest of tuples as a state": b"\x80\x02" + UINT8[:-2] + nest(100_000) + b"tb.",
+    "a nest of tuples as labels": batch(array(), nest(10_000)),
+    "a nest of tuples as a state": b"\x80\x02" + UINT8[:-2] + nest(10_000) + b"tb.",
     "a list that holds itself": batch(array(), b"]q\x01h\x01a"),
     "a billion lists": batch(
         array(), b"]q\x00" + b"".join(b"](" + b"h%c" % i * 10 + b"eq%c" % (i + 1) for i in range(12))

@@ -33,14 +33,13 @@ from ctta.data import cifar, cifar10_c, drive, image_folder, npm, read_ids
 from ctta.data.cache import Digests
 from ctta.data.catalogue import Archive, Member
 from ctta.data.pixels import read_image
-from ctta.data.png import read_png
 from ctta.data.unpack import unpack
 from ctta.errors import CttaError, DataError
 from ctta.methods.ecotta import ecotta
 from ctta.models import read_weights, zoo
 from ctta.models.weights import load_strictly
 
-COUNT, SEED = int(os.environ.get("CTTA_MUTATIONS", "2000")), int(os.environ.get("CTTA_SEED", "0"))
+COUNT, SEED = int(os.environ.get("CTTA_MUTATIONS", "1036")), int(os.environ.get("CTTA_SEED", "0"))
 RNG = np.random.default_rng(0)
 NET = functools.partial(torch.nn.Linear, 3, 2)
 STATE = NET().state_dict()
@@ -222,7 +221,7 @@ KINDS = {
     "manifest": ("ctta-made.json", FOLDER["ctta-made.json"], read_corrupted, as_is),
     **{f"pickle {p}": ("test_batch", pickle.dumps(BATCH, p), cifar.read_pickle, as_is) for p in (2, 4, 5)},
     "binary": ("test_batch.bin", bytes(3073), cifar.read_binary, as_is),
-    "png": ("a.png", png(ROWS), read_png, as_is),
+    "png": ("a.png", png(ROWS), read_image, as_is),
     "png with right checksums": ("a.png", png(ROWS[:, :8]), pictures, with_right_sums),
     **{form: (f"a.{form}", picture(form), pictures, as_is) for form in ("jpeg", "bmp", "webp", "ppm", "tiff")},
     "tar of files": ("set.tar", tar(FILES), files_of, as_is),

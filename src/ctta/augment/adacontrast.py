@@ -17,7 +17,6 @@ from torch import Tensor
 
 from ctta.augment.base import CUSTOM, Augmentation
 from ctta.augment.cotta import Span, brightness, contrast, gray, hue, saturation
-from ctta.errors import AugmentError
 
 CUT_OFF = 4.0
 """Where the Gaussian ends, in standard deviations."""
@@ -26,7 +25,7 @@ Jitter = Callable[[Tensor, Tensor], Tensor]
 JITTER: tuple[Jitter, ...] = (brightness, contrast, saturation, lambda x, turn: hue(x, turn[:, 0]))
 
 
-class Draws(NamedTuple):
+class ViewDraws(NamedTuple):
     """What was drawn for each image, all on the CPU."""
 
     jittered: Tensor
@@ -47,12 +46,16 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True)
 class StrongView(Augmentation):
-    """The view for images in [0, 1], N x C x H x W, or clips, N x C x D x H x W (one draw for all frames).
+    """The view, with one draw for all frames of a clip.
 
     `jitter_chance` and the other chances are probabilities, the rest are uniform ranges; `radius` is in pixels.
     Images that are not RGB keep their saturation and hue, and are not turned grey.
     """
 
+    refusal = (
+        "The views of AdaContrast are of images, N x C x H x W, but got shape {shape}. Pass `augment=` a function "
+        "that suits these data."
+    )
     jitter_chance: float = 0.8
     brightness: Span = (0.6, 1.4)
     contrast: Span = (0.6, 1.4)
@@ -68,22 +71,13 @@ class StrongView(Augmentation):
         """What a saved adapter calls it: its numbers decide."""
         return "adacontrast" if self == StrongView() else CUSTOM
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return an augmented copy in [0, 1], of the same shape and dtype."""
-        if images.dim() not in (4, 5):
-            raise AugmentError(
-                f"The views of AdaContrast are of images, N x C x H x W, but got shape {tuple(images.shape)}. "
-                "Pass `augment=` a function that suits these data."
-            )
-        exact = images if images.dtype in (torch.float32, torch.float64) else images.float()
-        draws = self.draw(len(images), generator)
-        if images.dim() == 4:
-            return self.apply(exact.clamp(0.0, 1.0), draws).to(images.dtype)
-        frames = exact.transpose(1, 2).flatten(0, 1)
-        view = self.apply(frames.clamp(0.0, 1.0), Draws(*(d.repeat_interleave(images.shape[2], 0) for d in draws)))
-        return view.view(len(images), -1, *view.shape[1:]).transpose(1, 2).to(images.dtype)
+    def view(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Return the view; the frames of a clip share its draw."""
+        draws = self.draw(count, generator)
+        frames = len(x) // max(count, 1)
+        return self.apply(x, ViewDraws(*(drawn.repeat_interleave(frames, 0) for drawn in draws)))
 
-    def draw(self, count: int, generator: torch.Generator) -> Draws:
+    def draw(self, count: int, generator: torch.Generator) -> ViewDraws:
         """Draw for a number of images."""
 
         def rand(*shape: int) -> Tensor:
@@ -92,7 +86,7 @@ class StrongView(Augmentation):
         limits = torch.tensor([self.brightness, self.contrast, self.saturation, self.hue], dtype=torch.float64)
         low, high = limits.unbind(1)
         smallest, largest = self.radius
-        return Draws(
+        return ViewDraws(
             jittered=rand(count) < self.jitter_chance,
             order=rand(count, len(JITTER)).argsort(1),
             factors=low + (high - low) * rand(count, len(JITTER)),
@@ -102,7 +96,7 @@ class StrongView(Augmentation):
             flipped=rand(count) < self.flip_chance,
         )
 
-    def apply(self, x: Tensor, draws: Draws) -> Tensor:
+    def apply(self, x: Tensor, draws: ViewDraws) -> Tensor:
         """Change the images, N x C x H x W, in place."""
         for place in draws.order.unbind(1):  # in each place an image has one jitter: four times the work of one
             for index, jitter in enumerate(JITTER):

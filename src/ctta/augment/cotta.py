@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ctta.augment.base import CUSTOM, Augmentation
-from ctta.errors import AugmentError
 
 BLUR_RADIUS = 2
 NOISE_STD = 0.005
@@ -53,10 +52,15 @@ SOFT = Ranges(
 
 
 class Cotta(Augmentation):
-    """The pipeline for images in [0, 1], N x C x H x W, or clips, N x C x D x H x W (one draw for all).
+    """The pipeline. `soft` narrows the ranges, `ranges` sets them.
 
-    `soft` narrows the ranges, `ranges` sets them. Images that are not RGB keep their saturation and hue.
+    Images that are not RGB keep their saturation and hue.
     """
+
+    refusal = (
+        "The CoTTA augmentation takes images, N x C x H x W, but got shape {shape}. Pass `augment=` a function "
+        "that suits these data, or do without views: `confidence=0` in CoTTA and DSS, `lam=0` elsewhere."
+    )
 
     def __init__(self, *, soft: bool = False, ranges: Ranges | None = None) -> None:
         self.ranges = ranges or (SOFT if soft else Ranges())
@@ -66,23 +70,11 @@ class Cotta(Augmentation):
         """What a saved adapter calls it: its ranges decide."""
         return {Ranges(): "cotta", SOFT: "cotta-soft"}.get(self.ranges, CUSTOM)
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return an augmented copy in [0, 1], of the same shape and dtype."""
-        if images.dim() == 5:
-            frames = images.transpose(1, 2).flatten(0, 1)
-            view = self(frames, generator)
-            return view.view(len(images), -1, *view.shape[1:]).transpose(1, 2)
-        if images.dim() != 4:
-            raise AugmentError(
-                f"The CoTTA augmentation takes images, N x C x H x W, but got shape {tuple(images.shape)}. "
-                "Pass `augment=` a function that suits these data, or do without views: `confidence=0` in CoTTA "
-                "and DSS, `lam=0` elsewhere."
-            )
-        exact = images if images.dtype in (torch.float32, torch.float64) else images.float()
-        out = self.colours(exact.clamp(0.0, 1.0), generator)
-        out = self.geometry(out, generator)
+    def view(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Return the view: the same draws for all images, but for the noise."""
+        out = self.geometry(self.colours(x, generator), generator)
         noise = torch.randn(out.shape, generator=generator, dtype=out.dtype, device="cpu")
-        return out.add_(noise.to(out.device), alpha=NOISE_STD).clamp_(0.0, 1.0).to(images.dtype)
+        return out.add_(noise.to(out.device), alpha=NOISE_STD).clamp_(0.0, 1.0)
 
     def colours(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Brightness, contrast, saturation, hue and gamma in a random order."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import click
@@ -14,8 +16,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ctta.data import cache_folder, catalogue, check
-from ctta.data.check import Check, check_made
+from ctta.data import Watcher, cache_folder, catalogue, check, manifest
+from ctta.data.check import Check, begun, check_made
 from ctta.data.get import get, present
 from ctta.data.make import ALL, Plan, make
 
@@ -27,9 +29,11 @@ WORDS = {
     "same procedure": "deterministic; no checksum of single images is published",
 }
 
-cache_option = click.option(
-    "--cache", type=click.Path(path_type=Path), help="Data folder [default: $CTTA_DATA, else ~/.cache/ctta]."
-)
+EVERY = 5.0
+"""Seconds between two lines of progress."""
+
+PATH = click.Path(path_type=Path)
+cache_option = click.option("--cache", type=PATH, help="Data folder [default: $CTTA_DATA, else ~/.cache/ctta].")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 
 
@@ -58,8 +62,8 @@ def get_command(
     Example: ctta data get cifar10-c --from /mnt/share/CIFAR-10-C.tar
     """
     entry = catalogue.find(name)
-    with Meter(unit="bytes") as meter:
-        paths = get(entry, cache=cache, source=source, only=only, keep=keep, progress=meter)
+    with meter("bytes") as watcher:
+        paths = get(entry, cache=cache, source=source, only=only, keep=keep, progress=watcher)
     if as_json:
         click.echo(json.dumps({"name": entry.name, "paths": [str(path) for path in paths]}, indent=2))
         return
@@ -74,14 +78,10 @@ def get_command(
 @click.option("--severities", default="1,2,3,4,5", show_default=True, help="Severities, separated by commas.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random corruptions.")
 @click.option("--images", type=int, help="Only the first N images [default: all].")
-@click.option(
-    "--clean", type=click.Path(path_type=Path), help="Folder of the clean images [default: the data folder]."
-)
-@click.option("--ids", type=click.Path(path_type=Path), help="List of the images to take (imagenet-c).")
-@click.option("--overlays", type=click.Path(path_type=Path), help="Folder of the original frost photos.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder to fill [default: made/NAME in the data folder]."
-)
+@click.option("--overlays", type=PATH, help="Folder of the original frost photos.")
+@click.option("--clean", type=PATH, help="Folder of the clean images [default: the data folder].")
+@click.option("--ids", type=PATH, help="List of the images to take (imagenet-c).")
+@click.option("--out", type=PATH, help="Folder to fill [default: made/NAME in the data folder].")
 @cache_option
 @json_option
 def make_command(
@@ -90,12 +90,9 @@ def make_command(
     severities: str,
     seed: int,
     images: int | None,
-    clean: Path | None,
-    ids: Path | None,
     overlays: Path | None,
-    out: Path | None,
-    cache: Path | None,
     as_json: bool,
+    **places: Any,
 ) -> None:
     """Make a corrupted benchmark from clean images, in the official layout.
 
@@ -104,15 +101,10 @@ def make_command(
 
     Example: ctta data make cifar10-c --corruptions fog,contrast --severities 5
     """
-    plan = Plan(
-        tuple(part.strip() for part in corruptions.split(",") if part.strip()) or ALL,
-        _numbers(severities),
-        seed,
-        images,
-        overlays,
-    )
-    with Meter(unit="images") as meter:
-        results = make(name, plan, cache=cache, clean=clean, out=out, ids=ids, progress=meter)
+    names = tuple(part.strip() for part in corruptions.split(",") if part.strip()) or ALL
+    plan = Plan(names, _numbers(severities), seed, images, overlays)
+    with meter("images") as watcher:
+        results = make(name, plan, progress=watcher, **places)
     if as_json:
         rows = [{"path": str(r.path), "state": r.state, "already_there": r.there} for r in results]
         click.echo(json.dumps({"name": name, "files": rows}, indent=2))
@@ -170,7 +162,7 @@ def _row(entry: catalogue.Entry, root: Path) -> dict[str, Any]:
 
 
 def _made(entry: catalogue.Entry, root: Path) -> bool:
-    return (root / "made" / entry.folder / "ctta-made.json").is_file()
+    return (root / "made" / entry.folder / manifest.NAME).is_file()
 
 
 @command.command("verify")
@@ -187,12 +179,12 @@ def verify_command(name: str | None, cache: Path | None, as_json: bool) -> None:
     root = cache_folder(cache)
     entries = [catalogue.find(name)] if name else list(catalogue.ENTRIES)
     checks: list[tuple[str, Check]] = []
-    with Meter(unit="bytes") as meter:
+    with meter("bytes") as watcher:
         for entry in entries:
-            if not name and not _begun(entry, root):
+            if not (name or _made(entry, root) or any(begun(a, root) for part in entry.parts for a in part)):
                 continue
-            made = check_made(root / "made" / entry.folder, meter)
-            found = check(entry, root, meter)
+            made = check_made(root / "made" / entry.folder, watcher)
+            found = check(entry, root, watcher)
             if made and all(item.state == "missing" for item in found):
                 found = []  # made, never fetched: what was made is what counts
             checks += [(entry.name, item) for item in found + made]
@@ -208,13 +200,6 @@ def verify_command(name: str | None, cache: Path | None, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _begun(entry: catalogue.Entry, root: Path) -> bool:
-    """Whether anything of an entry is there."""
-    files = (root / a.folder / m.path for part in entry.parts for a in part for m in a.members)
-    folders = (root / a.folder for part in entry.parts for a in part if not a.members)
-    return _made(entry, root) or any(path.exists() for path in (*files, *folders))
-
-
 def _verdict(checks: list[tuple[str, Check]], bad: list[Check], root: Path) -> str:
     if not checks:
         return f"Nothing to verify in {root}. Get something: ctta data get cifar10"
@@ -226,55 +211,33 @@ def _verdict(checks: list[tuple[str, Check]], bad: list[Check], root: Path) -> s
     )
 
 
-class Meter:
-    """Progress on stderr: a bar with the time left on a terminal, a line every few seconds elsewhere."""
+@contextlib.contextmanager
+def meter(unit: str) -> Iterator[Watcher]:
+    """Show progress on stderr: a bar with the time left on a terminal, a line every few seconds elsewhere."""
+    console = Console(stderr=True)
+    columns = (
+        *(TextColumn("{task.description}"), BarColumn()),
+        *(TextColumn("{task.fields[amount]}"), TimeRemainingColumn()),
+    )
+    tasks: dict[str, TaskID] = {}
+    due: dict[str, float] = {}
 
-    def __init__(self, unit: str, every: float = 5.0) -> None:
-        self.unit, self.every = unit, every
-        self.console = Console(stderr=True)
-        self.bar: Progress | None = None
-        self.tasks: dict[str, TaskID] = {}
-        self.said: dict[str, float] = {}
-        if self.console.is_terminal:
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[amount]}"),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
-
-    def __enter__(self) -> Meter:
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Take note of progress."""
-        amount = self._amount(done, total)
-        if self.bar is not None:
-            if what not in self.tasks:
-                for task in self.tasks.values():
-                    self.bar.update(task, visible=False)
-                self.tasks[what] = self.bar.add_task(escape(what), total=total, amount=amount)
-            self.bar.update(self.tasks[what], completed=done, total=total, amount=amount)
-            return
-        now = time.monotonic()
-        ended = total is not None and done >= total
-        if what not in self.said or ended or now - self.said[what] >= self.every:
-            if self.said.get(what) == float("inf"):
-                return  # its end was said
-            self.said[what] = float("inf") if ended else now
+    def watch(what: str, done: int, total: int | None) -> None:
+        amount, now, ended = _amount(unit, done, total), time.monotonic(), total is not None and done >= total
+        if what not in tasks:
+            for task in tasks.values():
+                bar.update(task, visible=False)
+            tasks[what] = bar.add_task(escape(what), total=total, amount=amount)
+        bar.update(tasks[what], completed=done, total=total, amount=amount)
+        if not console.is_terminal and (now >= due.get(what, 0.0) or (ended and due[what] < math.inf)):
+            due[what] = math.inf if ended else now + EVERY
             click.echo(f"{what}: {amount}", err=True)
 
-    def _amount(self, done: int, total: int | None) -> str:
-        if self.unit == "bytes" and max(done, total or 0) > 100_000:
-            return f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB" if total else f"{done / 1e6:,.1f} MB"
-        return f"{done:,} of {total:,}" if total else f"{done:,}" if done else "..."
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield watch
+
+
+def _amount(unit: str, done: int, total: int | None) -> str:
+    if unit == "bytes" and max(done, total or 0) > 100_000:
+        return f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB" if total else f"{done / 1e6:,.1f} MB"
+    return f"{done:,} of {total:,}" if total else f"{done:,}" if done else "..."

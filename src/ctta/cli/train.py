@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
+from ctta._core.checkpoint import write_bytes
 from ctta._core.files import parsing
-from ctta._version import __version__
-from ctta.cli.progress import step_bar
-from ctta.cli.recipe import recipe_options
+from ctta.cli.recipe import follow, recipe_options, threads_option, write_manifest
 from ctta.models.train import TrainSettings
 from ctta.settings import build
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("train")
@@ -25,17 +24,17 @@ from ctta.settings import build
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--init",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Weights to start from (another cycle of the same architecture) instead of random ones.",
 )
 @click.option(
     "--average",
     "averaged",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Do not train: average these weights (ends of cycles) and measure their statistics. May be repeated.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: torch's choice).")
+@threads_option
 @recipe_options(TrainSettings)
 def command(
     arch: str,
@@ -54,56 +53,36 @@ def command(
     Example: ctta train wrn-16-2 cifar10 source.safetensors --epochs 16 --small-epochs 10
     """
     import torch
+    from safetensors.torch import save
 
-    from ctta.models import load, weight_hash
-    from ctta.models.train import average, error_rate, load_split, measure_statistics, new_model
+    from ctta.models import load, train, weight_hash
 
     if threads:
         torch.set_num_threads(threads)
     settings = build(TrainSettings, recipe, owner="train")
-    split = load_split(data)
-    model = new_model(arch, split.classes, settings.seed)
+    split = train.load_split(data)
+    model, resume = train.new_model(arch, split.classes, settings.seed), out.with_suffix(".run")
     if averaged:
-        average(model, [load(arch, path).state_dict() for path in averaged])
-        measure_statistics(model, split.train_images, settings)
+        train.average(model, [load(arch, path).state_dict() for path in averaged])
+        train.measure_statistics(model, split.train_images, settings)
     else:
         if init:
             model.load_state_dict(load(arch, init).state_dict())  # strict: another architecture is refused
-        _train(model, split, settings, out.with_suffix(".run"))
-    error = error_rate(model, split.test_images, split.test_labels)
-    manifest = {
-        "arch": arch,
-        "classes": split.classes,
-        "data": data,
-        "recipe": None if averaged else dataclasses.asdict(settings),
-        "from": [_manifest_of(path) for path in (averaged or ([init] if init else []))],
-        "clean_test_error": error,
-        "weight_hash": weight_hash(model),
-        "ctta": __version__,
-        "torch": torch.__version__,
-        "command": "ctta " + " ".join(sys.argv[1:]),
-    }
-    write_weights(model, out, manifest)
-    out.with_suffix(".run").unlink(missing_ok=True)
+        follow(train.train(model, split.train_images, split.train_labels, settings, resume), settings.epochs)
+    error = train.error_rate(model, split.test_images, split.test_labels)
+    write_bytes(out, save({key: value.contiguous() for key, value in model.state_dict().items()}))
+    write_manifest(
+        out,
+        arch=arch,
+        classes=split.classes,
+        data=data,
+        recipe=None if averaged else dataclasses.asdict(settings),
+        **{"from": [_manifest_of(path) for path in (averaged or ([init] if init else []))]},
+        clean_test_error=error,
+        weight_hash=weight_hash(model),
+    )
+    resume.unlink(missing_ok=True)
     click.echo(f"clean test error {100 * error:.2f} %, weights in {out}")
-
-
-def _train(model: Any, split: Any, settings: TrainSettings, resume: Path) -> None:
-    """Train behind a progress bar, or a line an epoch where there is no terminal."""
-    from ctta.models.train import train
-
-    console = Console(stderr=True)
-    with step_bar(console) as progress:
-        task = progress.add_task("training", total=None)
-        for now in train(model, split.train_images, split.train_labels, settings, resume):
-            progress.update(
-                task,
-                total=settings.epochs * now.batches,
-                completed=(now.epoch - 1) * now.batches + now.batch,
-                description=f"epoch {now.epoch}, loss {now.loss:.3f}, accuracy {100 * now.accuracy:.1f} %",
-            )
-            if now.batch == now.batches and not console.is_terminal:
-                console.print(f"epoch {now.epoch}: loss {now.loss:.3f}, accuracy {100 * now.accuracy:.1f} %")
 
 
 def _manifest_of(weights: Path) -> Any:
@@ -111,14 +90,3 @@ def _manifest_of(weights: Path) -> Any:
     path = weights.with_suffix(".json")
     with parsing(f"{path} is damaged", f"Delete it or write it again: it says how {weights.name} was made."):
         return json.loads(path.read_text()) if path.is_file() else weights.name
-
-
-def write_weights(model: Any, out: Path, manifest: dict[str, Any]) -> None:
-    """Write safetensors and manifest, both whole or not at all."""
-    from safetensors.torch import save
-
-    from ctta._core.checkpoint import write_bytes
-
-    state = {key: value.contiguous() for key, value in model.state_dict().items()}
-    write_bytes(out, save(state))
-    write_bytes(out.with_suffix(".json"), (json.dumps(manifest, indent=2) + "\n").encode())

@@ -13,6 +13,6 @@ slice, order, batch size or number of workers gives the same pixels.
 from __future__ import annotations
 
 from ctta.corruptions.apply import corrupt
-from ctta.corruptions.constants import CORRUPTIONS, DETERMINISTIC, EXTRA, PROFILES
+from ctta.corruptions.constants import CORRUPTIONS, DETERMINISTIC, EXTRA, GROUPS, PROFILES
 
-__all__ = ["CORRUPTIONS", "DETERMINISTIC", "EXTRA", "PROFILES", "corrupt"]
+__all__ = ["CORRUPTIONS", "DETERMINISTIC", "EXTRA", "GROUPS", "PROFILES", "corrupt"]

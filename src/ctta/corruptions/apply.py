@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,8 +84,7 @@ def corrupt(
 
     starts = range(0, len(planes), at_once)
     if workers == 1 or len(starts) < 2:
-        for start in starts:
-            work(start)
+        list(map(work, starts))
     else:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(work, starts))
@@ -94,22 +94,18 @@ def corrupt(
 def _bind(name: str, severity: int, profile: str, folder: Path | None) -> Corruption:
     """The corruption with its constants."""
     values = CONSTANTS[name][profile][severity - 1]
-    if name in _NOISE:
-        return lambda x, draws: noise(x, name, values, draws)
+    values = values if isinstance(values, tuple) else (values,)
     if name in _FIXED:
-        fixed, many = _FIXED[name], isinstance(values, tuple)
-        return lambda x, draws: fixed(x, *(values if many else (values,)))
+        fixed = _FIXED[name]
+        return lambda x, draws: fixed(x, *values)
     if name == "frost":
-        mix: tuple[float, float] = values
-        return lambda x, draws: frost(x, *mix, OVERLAY_SCALE[profile], folder, draws)
-    if name == "elastic_transform":
-        reach: tuple[float, float, float] = values
-        return lambda x, draws: elastic_transform(x, *reach, ELASTIC_UNIT[profile], draws)
-    drawn = _DRAWN[name]
-    return lambda x, draws: drawn(x, *values, draws)
+        values = (*values, OVERLAY_SCALE[profile], folder)
+    elif name == "elastic_transform":
+        values = (*values, ELASTIC_UNIT[profile])
+    drawn = _DRAWN.get(name) or functools.partial(noise, name=name)
+    return lambda x, draws: drawn(x, *values, draws=draws)
 
 
-_NOISE = ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise")
 _FIXED: dict[str, Callable[..., Tensor]] = {
     "defocus_blur": defocus_blur,
     "zoom_blur": zoom_blur,
@@ -124,9 +120,12 @@ _DRAWN: dict[str, Callable[..., Tensor]] = {
     "glass_blur": glass_blur,
     "motion_blur": motion_blur,
     "snow": snow,
+    "frost": frost,
     "fog": fog,
+    "elastic_transform": elastic_transform,
     "spatter": spatter,
 }
+"""Those that are neither fixed nor here are noises."""
 
 
 def _check_choice(what: str, given: object, known: tuple[str, ...]) -> None:
@@ -149,11 +148,11 @@ def _to_planes(images: Any) -> Tensor:
                 f"Expected a uint8 array, N x H x W x 3, but got {images.dtype}: "
                 "(images * 255).round().astype('uint8') if it lies in [0, 1]."
             )
-        return _channels_first(images.shape, lambda: torch.from_numpy(np.ascontiguousarray(images)))
+        return _channels_first(torch.from_numpy(np.require(images, requirements=["C", "W"])))
     if not isinstance(images, Tensor):
         raise InputError(f"Expected images as a numpy array or a torch.Tensor, but got {type(images).__name__}.")
     if images.dtype == torch.uint8:
-        return _channels_first(tuple(images.shape), lambda: images.detach().cpu())
+        return _channels_first(images)
     if not images.is_floating_point():
         raise InputError(f"Expected uint8 or floating images, but got {images.dtype}.")
     if images.dim() != 4 or images.shape[1] != 3:
@@ -165,12 +164,13 @@ def _to_planes(images: Any) -> Tensor:
     return (exact * 255).round_().to(torch.uint8)
 
 
-def _channels_first(shape: tuple[int, ...], tensor: Callable[[], Tensor]) -> Tensor:
+def _channels_first(images: Tensor) -> Tensor:
+    shape = tuple(images.shape)
     if len(shape) != 4 or shape[3] != 3:
         cure = " Channels come last in uint8 images." if len(shape) == 4 and shape[1] == 3 else ""
-        raise InputError(f"Expected uint8 images as N x H x W x 3, but got shape {tuple(shape)}.{cure}")
+        raise InputError(f"Expected uint8 images as N x H x W x 3, but got shape {shape}.{cure}")
     _check_size(*shape[1:3])
-    return tensor().permute(0, 3, 1, 2)
+    return images.detach().cpu().permute(0, 3, 1, 2)
 
 
 def _check_size(height: int, width: int) -> None:

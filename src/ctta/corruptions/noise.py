@@ -21,7 +21,7 @@ from ctta.corruptions.random import Draws
 LEVELS = 256
 
 
-def noise(x: Tensor, name: str, amount: float, draws: Draws) -> Tensor:
+def noise(x: Tensor, amount: float, name: str, draws: Draws) -> Tensor:
     """Pass every value of N x 3 x H x W bytes through the noise `name`."""
     values = x.numpy().reshape(-1)
     count = values.size // max(len(x), 1)
@@ -57,9 +57,7 @@ def probabilities(name: str, amount: float) -> NDArray[np.float64]:
         return _shot(amount)
     scale = np.full(LEVELS, 255.0 * amount) if name == "gaussian_noise" else level * amount
     edges = (level[None, 1:] - level[:, None]) / np.maximum(scale, 1e-9)[:, None]
-    below = torch.special.ndtr(
-        torch.from_numpy(edges)
-    ).numpy()  # level k is reached from k on: the rest is cut off
+    below = torch.special.ndtr(torch.from_numpy(edges)).numpy()  # level k is reached from k on, and cut off to
     return np.diff(below, axis=1, prepend=0.0, append=1.0)
 
 

@@ -6,7 +6,6 @@ shipped. Gaussian random fields with the mean, deviation and power spectrum of e
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -89,14 +88,10 @@ def _read(path: Path) -> Sheet:
     if not path.is_file():
         names = ", ".join(photo.file for photo in PHOTOS)
         raise DataError(f"Expected the frost photos {names} in {path.parent}, but {path.name} is not there.")
-    try:
-        pillow = importlib.import_module("PIL.Image")
-    except ImportError:
-        raise DataError("Reading the frost photos takes Pillow: pip install pillow") from None
-    with (
-        parsing(f"Expected a picture in {path}, but it cannot be read", "Use another copy."),
-        pillow.open(path) as image,
-    ):
+    import PIL.Image
+
+    broken = parsing(f"Expected a picture in {path}, but it cannot be read", "Use another copy.")
+    with broken, PIL.Image.open(path, formats=("PNG", "JPEG")) as image:
         return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
 
 

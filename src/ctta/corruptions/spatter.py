@@ -55,13 +55,8 @@ def relief(layer: Tensor) -> Tensor:
     distance = edge_distance(edges(layer)).clamp_(max=FARTHEST)
     smoothed = _box(distance).floor_()
     flat = equalise(smoothed.to(torch.uint8)).double()
-    kernel = torch.tensor(EMBOSS, dtype=torch.float64)
-    padded = F.pad(flat[:, None], (1, 1, 1, 1), mode="reflect")[:, 0]
-    height, width = layer.shape[1:]
-    raised = torch.zeros_like(flat)
-    for row in range(3):
-        for column in range(3):
-            raised += padded[:, row : row + height, column : column + width] * kernel[row, column]
+    kernel = torch.tensor(EMBOSS, dtype=torch.float64)[None, None]
+    raised = F.conv2d(F.pad(flat[:, None], (1, 1, 1, 1), mode="reflect"), kernel)[:, 0]  # whole numbers: exact
     return _box(raised.clamp_(0, 255)).round_()
 
 
@@ -76,11 +71,10 @@ def _box(x: Tensor) -> Tensor:
 def edges(layer: Tensor, low: int = 50, high: int = 150) -> Tensor:
     """Canny's edges of byte planes, N x H x W booleans: ridges above `high`, and what joins them."""
     height, width = layer.shape[1:]
-    padded = F.pad(layer[:, None].float(), (1, 1, 1, 1), mode="replicate")[:, 0].to(torch.int32)
-    left, right = padded[:, :, :width], padded[:, :, 2:]
-    over = padded[:, :, :width] + 2 * padded[:, :, 1 : width + 1] + padded[:, :, 2:]
-    slope_x = (right - left)[:, :height] + 2 * (right - left)[:, 1 : height + 1] + (right - left)[:, 2:]
-    slope_y = over[:, 2:] - over[:, :height]
+    sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])
+    padded = F.pad(layer[:, None].float(), (1, 1, 1, 1), mode="replicate")
+    slopes = F.conv2d(padded, torch.stack([sobel, sobel.T])[:, None]).to(torch.int32)  # whole numbers: exact
+    slope_x, slope_y = slopes.unbind(1)
     size = slope_x.abs() + slope_y.abs()
     around = F.pad(size, (1, 1, 1, 1))
 

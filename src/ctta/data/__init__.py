@@ -1,31 +1,30 @@
 """Datasets and downloads: CIFAR-10/100, their corrupted versions, ImageNet-C, folders, the embedded sample."""
 
-from ctta.data.cache import Progress, cache_folder
+from ctta.data.cache import Watcher, cache_folder
 from ctta.data.catalogue import ENTRIES, Entry, find
 from ctta.data.check import Check, check
-from ctta.data.cifar import Cifar, cifar10, cifar100
+from ctta.data.cifar import cifar10, cifar100
 from ctta.data.cifar_c import CifarC, cifar10_c, cifar100_c
 from ctta.data.dataset import Arrays, Dataset, MissingError, to_batch
 from ctta.data.domains import Domains, domains
 from ctta.data.folders import ImageFolder, image_folder, imagenet_c, read_ids, tiny_imagenet_c
 from ctta.data.get import get
-from ctta.data.make import Plan, Result, make
+from ctta.data.make import MadeFile, Plan, make
 from ctta.data.sample import embedded_dataset, embedded_sample, read_sample
 
 __all__ = [
     "ENTRIES",
     "Arrays",
     "Check",
-    "Cifar",
     "CifarC",
     "Dataset",
     "Domains",
     "Entry",
     "ImageFolder",
+    "MadeFile",
     "MissingError",
     "Plan",
-    "Progress",
-    "Result",
+    "Watcher",
     "cache_folder",
     "check",
     "cifar10",

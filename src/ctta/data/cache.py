@@ -14,8 +14,8 @@ from typing import BinaryIO
 from ctta._core import files
 from ctta.errors import DataError
 
-Progress = Callable[[str, int, int | None], None]
-"""Called as progress(what, done, total): bytes for files, images for corruptions; total None when unknown."""
+Watcher = Callable[[str, int, int | None], None]
+"""Called as watcher(what, done, total): bytes for files, images for corruptions; total None when unknown."""
 
 BLOCK = 1 << 20
 
@@ -40,104 +40,48 @@ class Digests:
 
 def cache_folder(folder: str | os.PathLike[str] | None = None) -> Path:
     """Return the data folder (not created here): the argument, else $CTTA_DATA, else the platform's cache."""
+    if folder is None:
+        folder = os.environ.get("CTTA_DATA") or None
     if folder is not None:
         return Path(folder).expanduser()
-    if chosen := os.environ.get("CTTA_DATA"):
-        return Path(chosen).expanduser()
     if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
         return Path(local) / "ctta"
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base).expanduser() / "ctta"
-    return Path.home() / ".cache" / "ctta"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ctta"
+
+
+def find_folder(name: str, inside: str, root: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of a benchmark: the given one if it holds that file, else NAME or made/NAME below it."""
+    base = cache_folder(root)
+    places = (base, base / name, base / "made" / name)
+    return next((folder for folder in places if (folder / inside).exists()), base / name)
+
+
+@contextlib.contextmanager
+def writing(what: str, kept: str = "") -> Iterator[None]:
+    """Turn a disk that refuses into one sentence: "Could not WHAT: ...", and where to go instead."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"Could not {what}: {error.strerror or error}{kept}; make room or choose another data folder with "
+            "--cache or the environment variable CTTA_DATA."
+        ) from error
 
 
 def make_folder(folder: Path) -> Path:
     """Create a folder with its parents, or say why it cannot be."""
-    try:
+    with writing(f"create the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"Could not create the folder {folder}: {error.strerror or error}. "
-            "Choose another data folder with --cache or the environment variable CTTA_DATA."
-        ) from error
     return folder
 
 
 @contextlib.contextmanager
 def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Write a file of the data folder whole or not at all (`atomic`), with an error that helps."""
+    """Write a file of the data folder whole or not at all (`files.atomic`), with an error that helps."""
     make_folder(target.parent)
-    try:
-        with files.atomic(target, durable=durable) as file:
-            yield file
-    except OSError as error:
-        raise DataError(
-            f"Could not write {target}: {error.strerror or error}. Nothing was left under that name; "
-            "make room or choose another data folder with --cache or CTTA_DATA."
-        ) from error
-
-
-@contextlib.contextmanager
-def locked(target: Path, progress: Progress = silent) -> Iterator[bool]:
-    """Be the only process that brings a file; yields whether another one did so meanwhile.
-
-    The system lets the lock go when its owner ends, however it ends, so that a dead owner holds nobody up. Where
-    there are no such locks (Windows, some network disks) nobody waits.
-    """
-    path = target.with_name(f".{target.name}.lock")
-    handle, waited = _lock(path, target, progress)
-    try:
-        yield waited
-    finally:
-        path.unlink(missing_ok=True)  # before it is let go: who waits for it finds that its file is gone
-        os.close(handle)
-
-
-def _lock(path: Path, target: Path, progress: Progress) -> tuple[int, bool]:
-    """Open and lock a file; if its name was removed meanwhile, once more, as the next may hold another one."""
-    waited = False
-    while True:
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise DataError(
-                f"Could not write in {path.parent}: {error.strerror or error}. Make room or choose another data "
-                "folder with --cache or CTTA_DATA."
-            ) from error
-        try:
-            if not _flock(handle, wait=False):
-                progress(f"waiting for another process that brings {target.name}", 0, None)
-                waited = _flock(handle, wait=True)
-            if _is_named(handle, path):
-                return handle, waited
-        except BaseException:  # Ctrl-C while waiting
-            os.close(handle)
-            raise
-        os.close(handle)
-        waited = True
-
-
-def _flock(handle: int, *, wait: bool) -> bool:
-    """Lock an open file; False if another process holds it and we are not to wait."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # a disk without locks
-        return True
-    return True
-
-
-def _is_named(handle: int, path: Path) -> bool:
-    """Whether the open file still has its name."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
+    refused = writing(f"write {target}", ". Nothing was left under that name")
+    with refused, files.atomic(target, durable=durable) as file:
+        yield file
 
 
 def write_bytes(target: Path, data: bytes) -> None:
@@ -146,7 +90,54 @@ def write_bytes(target: Path, data: bytes) -> None:
         file.write(data)
 
 
-def hash_file(path: Path, names: tuple[str, ...] = ("md5",), progress: Progress = silent) -> dict[str, str]:
+@contextlib.contextmanager
+def locked(target: Path, progress: Watcher = silent) -> Iterator[bool]:
+    """Be the only process that brings a file; yields whether another one did so meanwhile.
+
+    The system lets the lock go when its owner ends, however it ends, so that a dead owner holds nobody up. Where
+    there are no such locks (Windows, some network disks) nobody waits.
+    """
+    path, waited = target.with_name(f".{target.name}.lock"), False
+    while True:
+        with writing(f"write in {path.parent}"):
+            file = open(path, "ab")  # noqa: SIM115 - closed below, when the lock may go
+        with file:
+            if not _flock(file, wait=False):
+                progress(f"waiting for another process that brings {target.name}", 0, None)
+                waited = _flock(file, wait=True)
+            if _is_named(file, path):
+                try:
+                    yield waited
+                finally:
+                    path.unlink(missing_ok=True)  # before it is let go: who waits for it finds its file gone
+                return
+        waited = True  # the name was removed meanwhile: once more, as the next may hold another file
+
+
+def _flock(file: BinaryIO, *, wait: bool) -> bool:
+    """Lock an open file; False if another process holds it and we are not to wait."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # a disk without locks
+        return True
+    return True
+
+
+def _is_named(file: BinaryIO, path: Path) -> bool:
+    """Whether the open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def hash_file(path: Path, names: tuple[str, ...] = ("md5",), progress: Watcher = silent) -> dict[str, str]:
     """Return the hex digests of a whole file, read once."""
     digests = {name: hashlib.new(name, usedforsecurity=False) for name in names}
     total, done = path.stat().st_size, 0
@@ -159,24 +150,21 @@ def hash_file(path: Path, names: tuple[str, ...] = ("md5",), progress: Progress 
     return {name: digest.hexdigest() for name, digest in digests.items()}
 
 
-def mismatch(path: Path, known: Digests, progress: Progress = silent) -> str | None:
+def mismatch(path: Path, known: Digests, progress: Watcher = silent) -> str | None:
     """Return how a file differs from what is known of it ("expected ..., got ..."), or None when nothing does."""
     size = path.stat().st_size
     if known.size is not None and size != known.size:
         state = "it is cut short" if size < known.size else "it is another file"
         return f"expected {known.size:,} bytes, got {size:,}: {state}"
-    names = tuple(name for name in ("md5", "sha256") if getattr(known, name) is not None)
-    found = hash_file(path, names, progress) if names else {}
-    for name in names:
-        expected = getattr(known, name)
-        if found[name] != expected:
-            return f"expected {name.upper()} {expected}, got {found[name]}: it is damaged or another file"
+    expected = {name: value for name in ("md5", "sha256") if (value := getattr(known, name)) is not None}
+    found = hash_file(path, tuple(expected), progress) if expected else {}
+    for name, value in expected.items():
+        if found[name] != value:
+            return f"expected {name.upper()} {value}, got {found[name]}: it is damaged or another file"
     return None
 
 
-def verify(path: Path, known: Digests, cure: str, progress: Progress = silent) -> None:
-    """Refuse a file that is missing or differs from what is known of it."""
-    if not path.is_file():
-        raise DataError(f"There is no file {path}. {cure}")
+def verify(path: Path, known: Digests, cure: str, progress: Watcher = silent) -> None:
+    """Refuse a file that differs from what is known of it."""
     if problem := mismatch(path, known, progress):
         raise DataError(f"{path}: {problem}. {cure}")

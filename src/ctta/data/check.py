@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctta.data import catalogue, manifest
-from ctta.data.cache import Digests, Progress, cache_folder, mismatch, silent
+from ctta.data import catalogue
+from ctta.data.cache import Digests, Watcher, cache_folder, mismatch, silent
 from ctta.data.catalogue import Archive, Entry
 from ctta.data.get import present
+from ctta.data.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Check:
 
 
 def check(
-    name: str | Entry, cache: str | os.PathLike[str] | None = None, progress: Progress = silent
+    name: str | Entry, cache: str | os.PathLike[str] | None = None, progress: Watcher = silent
 ) -> list[Check]:
     """Read every file of a dataset or checkpoint and compare it with what is published."""
     entry = catalogue.find(name) if isinstance(name, str) else name
@@ -30,8 +31,8 @@ def check(
     results = []
     for part in entry.parts:
         # the way that is there, or was begun; else the first, whose files are then missing
-        ways = [a for a in part if any((root / a.folder / m.path).exists() for m in a.members)]
-        archive = next((a for a in part if present((a,), root) is not None), (ways or list(part))[0])
+        there = next((a for a in part if present((a,), root) is not None), None)
+        archive = there or next((a for a in part if begun(a, root)), part[0])
         if archive.members:
             results += [_check_file(root / archive.folder / m.path, m.known, progress) for m in archive.members]
         else:
@@ -39,17 +40,21 @@ def check(
     return results
 
 
-def _check_file(path: Path, known: Digests, progress: Progress) -> Check:
+def begun(archive: Archive, root: Path) -> bool:
+    """Whether anything of an archive is there."""
+    folder = root / archive.folder
+    return any(path.exists() for path in [folder / member.path for member in archive.members] or [folder])
+
+
+def _check_file(path: Path, known: Digests, progress: Watcher) -> Check:
     if not path.is_file():
         return Check(path, "missing")
     if problem := mismatch(path, known, progress):
         return Check(path, "damaged", problem)
-    return Check(
-        path, "ok" if known.checksum else "unchecked", "" if known.checksum else "no checksum is published"
-    )
+    return Check(path, "ok") if known.checksum else Check(path, "unchecked", "no checksum is published")
 
 
-def _check_folders(archive: Archive, root: Path, progress: Progress) -> list[Check]:
+def _check_folders(archive: Archive, root: Path, progress: Watcher) -> list[Check]:
     """Count the images of each corruption and severity: the same number everywhere, and none empty."""
     counts: dict[Path, int] = {}
     for done, corruption in enumerate(archive.corruptions):
@@ -71,9 +76,9 @@ def _counted(folder: Path, count: int, most: int) -> Check:
     return Check(folder, "unchecked", f"{count:,} images; no checksum of single images is published")
 
 
-def check_made(folder: Path, progress: Progress = silent) -> list[Check]:
+def check_made(folder: Path, progress: Watcher = silent) -> list[Check]:
     """Compare a folder that `ctta data make` filled with its manifest; nothing if it has none."""
-    made = manifest.read(folder)
+    made = Manifest.of(folder)
     if made is None:
         return []
     results = []
@@ -81,7 +86,6 @@ def check_made(folder: Path, progress: Progress = silent) -> list[Check]:
         if file.md5:
             found = _check_file(folder / name, Digests(md5=file.md5), progress)
         else:
-            count = sum(1 for _ in (folder / name).glob("*/*.JPEG"))
-            found = _counted(folder / name, count, made.images)
+            found = _counted(folder / name, sum(1 for _ in (folder / name).glob("*/*.JPEG")), made.images)
         results.append(Check(found.path, found.state, found.detail or file.state))
     return results

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from ctta._core.files import parsing
-from ctta.data import manifest, sniff
-from ctta.data.cache import cache_folder
-from ctta.data.catalogue import CIFAR_C_MD5
-from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
+from ctta.corruptions import CORRUPTIONS, EXTRA
+from ctta.data import sniff
+from ctta.data.cache import find_folder
+from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
+from ctta.data.manifest import Manifest
 from ctta.errors import DataError
 from ctta.settings import suggestion
 
@@ -30,11 +31,11 @@ SAMPLES, SAMPLE = 64, 4096
 """Blocks read for the hash, and the bytes of each."""
 
 
-class CifarC(Base):
+class CifarC(Dataset):
     """One corruption at one severity, 32 x 32 pixels, read from its file when asked for."""
 
     def __init__(self, folder: Path, corruption: str, severity: int) -> None:
-        made = manifest.read(folder)
+        made = Manifest.of(folder)
         self.count = made.images if made else FULL
         self.severities = made.severities if made else SEVERITIES
         self.path = folder / f"{corruption}.npy"
@@ -43,18 +44,14 @@ class CifarC(Base):
             has = ", ".join(map(str, self.severities))
             raise MissingError(f"{folder} has the severities {has}, not {severity}. {self._cure}")
         if not self.path.is_file():
-            raise MissingError(f"There is no file {self.path}.{self._hint(folder, corruption)} {self._cure}")
+            known = (*CORRUPTIONS, *EXTRA)
+            hint = suggestion(corruption, known) if corruption not in known else ""
+            raise MissingError(f"There is no file {self.path}.{hint} {self._cure}")
         self.name = f"{folder.name.lower()}/{corruption}/{severity}"
         self.start = self.severities.index(severity) * self.count
         rows = self.count * len(self.severities)
         self.offset = check_npy(self.path, (rows, 32, 32, 3), self._cure)
         self.labels: Labels = _labels(folder / "labels.npy", rows, self._cure)[: self.count]
-
-    @staticmethod
-    def _hint(folder: Path, corruption: str) -> str:
-        if corruption not in CIFAR_C_MD5:
-            return suggestion(corruption, [name for name in CIFAR_C_MD5 if name != "labels"])
-        return "" if folder.is_dir() else f" Even the folder {folder} is missing."
 
     def images(self, indices: Indices) -> Pixels:
         """Return the chosen images, N x 32 x 32 x 3, 8-bit RGB."""
@@ -83,21 +80,12 @@ class CifarC(Base):
 
 def cifar10_c(corruption: str, severity: int = 5, root: str | os.PathLike[str] | None = None) -> CifarC:
     """Open one domain of CIFAR-10-C, by default from the data cache (official files first, then made ones)."""
-    return CifarC(find_folder("CIFAR-10-C", root), corruption, severity)
+    return CifarC(find_folder("CIFAR-10-C", "labels.npy", root), corruption, severity)
 
 
 def cifar100_c(corruption: str, severity: int = 5, root: str | os.PathLike[str] | None = None) -> CifarC:
     """Open one domain of CIFAR-100-C, by default from the data cache (official files first, then made ones)."""
-    return CifarC(find_folder("CIFAR-100-C", root), corruption, severity)
-
-
-def find_folder(name: str, root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of a benchmark: the given one if it holds the files, else NAME or made/NAME below it."""
-    base = cache_folder(root)
-    for folder in (base, base / name, base / "made" / name):
-        if (folder / "labels.npy").is_file():
-            return folder
-    return base / name
+    return CifarC(find_folder("CIFAR-100-C", "labels.npy", root), corruption, severity)
 
 
 def check_npy(path: Path, shape: tuple[int, ...], cure: str) -> int:
@@ -105,11 +93,9 @@ def check_npy(path: Path, shape: tuple[int, ...], cure: str) -> int:
     sniff.require(path, "npy", cure)
     with path.open("rb") as file:
         with parsing(f"{path}: the header of the .npy file is damaged", cure):
-            version = np.lib.format.read_magic(file)
-            read = (
-                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            )
-            found, fortran, dtype = read(file)
+            old = np.lib.format.read_magic(file) == (1, 0)
+            head = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+            found, fortran, dtype = head(file)
         begin, size = file.tell(), os.fstat(file.fileno()).st_size
     if found != shape or dtype != np.uint8 or fortran:
         raise DataError(f"{path}: expected uint8 of shape {shape}, got {dtype} of shape {found}. {cure}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,44 +22,25 @@ class MissingError(DataError):
     """A part of a dataset is not there at all, as opposed to damaged."""
 
 
-@runtime_checkable
-class Dataset(Protocol):
-    """Labelled images, read when asked for."""
+class Dataset:
+    """Labelled images, read when asked for. A dataset of your own gives `name`, `labels`, `hash` and `images`."""
 
-    @property
-    def name(self) -> str:
-        """What the dataset is called: "cifar10-c/fog/5"."""
-
-    @property
-    def labels(self) -> Labels:
-        """The class of every image, N."""
+    name: str
+    """What the dataset is called: "cifar10-c/fog/5"."""
+    labels: Labels
+    """The class of every image, N."""
 
     @property
     def hash(self) -> str:
         """Identity of the content in hex: equal data have equal hashes wherever their files lie."""
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-
-    def images(self, indices: Indices) -> Pixels:
-        """Return the chosen images, N x H x W x 3, 8-bit RGB."""
-
-    def batch(self, indices: Indices) -> Tensor:
-        """Return the chosen images as a model takes them: float32 in [0, 1], N x 3 x H x W."""
-
-
-class Base:
-    """The part of a dataset that is the same for all: length, checked indices, the float batch."""
-
-    name: str
-    labels: Labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
+        raise NotImplementedError
 
     def images(self, indices: Indices) -> Pixels:
         """Return the chosen images, N x H x W x 3, 8-bit RGB."""
         raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
     def batch(self, indices: Indices) -> Tensor:
         """Return the chosen images as a model takes them: float32 in [0, 1], N x 3 x H x W."""
@@ -82,7 +62,7 @@ class Base:
         return f"<{self.name}: {len(self):,} images>"
 
 
-class Arrays(Base):
+class Arrays(Dataset):
     """Images (N x H x W x 3, uint8) and labels (N) held in memory."""
 
     def __init__(self, images: ArrayLike, labels: ArrayLike, name: str = "arrays") -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
 
-from ctta.data.catalogue import BLUR, DIGITAL, EXTRAS, NOISE, WEATHER
+from ctta.corruptions import CORRUPTIONS, EXTRA
 from ctta.data.cifar_c import cifar10_c, cifar100_c
 from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.folders import imagenet_c, tiny_imagenet_c
@@ -62,7 +63,8 @@ class Domains:
     @functools.cached_property
     def labels(self) -> Labels:
         """The class of every image: the same in all domains."""
-        return self._first().labels
+        found = next(itertools.chain(self._opened.values(), self._all()), None)
+        return (found or self.domain(CORRUPTIONS[0], 5)).labels  # nothing is there: raises, saying how to get it
 
     @functools.cached_property
     def hash(self) -> str:
@@ -74,29 +76,24 @@ class Domains:
 
     def _all(self) -> Iterator[Dataset]:
         """Open every domain that is there; a damaged one is an error, a missing one was not asked for."""
-        for corruption in NOISE + BLUR + WEATHER + DIGITAL + EXTRAS:
+        for corruption in CORRUPTIONS + EXTRA:
             for severity in (5, 4, 3, 2, 1):
                 with contextlib.suppress(MissingError):
                     yield self.domain(corruption, severity)
 
-    def _first(self) -> Dataset:
-        for dataset in self._opened.values():
-            return dataset
-        for dataset in self._all():
-            return dataset
-        return self.domain(NOISE[0], 5)  # nothing is there: raises, saying how to get it
+
+OPENERS: dict[str, Callable[..., Dataset]] = {
+    "cifar10-c": cifar10_c,
+    "cifar100-c": cifar100_c,
+    "imagenet-c": imagenet_c,
+    "tiny-imagenet-c": tiny_imagenet_c,
+}
 
 
 def domains(
     name: str, root: str | os.PathLike[str] | None = None, *, clean: Dataset | None = None, **options: Any
 ) -> Domains:
     """Open a benchmark by name: cifar10-c, cifar100-c, imagenet-c or tiny-imagenet-c. Options go to its reader."""
-    openers: dict[str, Callable[..., Dataset]] = {
-        "cifar10-c": cifar10_c,
-        "cifar100-c": cifar100_c,
-        "imagenet-c": imagenet_c,
-        "tiny-imagenet-c": tiny_imagenet_c,
-    }
-    if name not in openers:
-        raise DataError(f"There is no benchmark `{name}`.{suggestion(name, openers)} Known: {', '.join(openers)}.")
-    return Domains(name, lambda corruption, severity: openers[name](corruption, severity, root, **options), clean)
+    if name not in OPENERS:
+        raise DataError(f"There is no benchmark `{name}`.{suggestion(name, OPENERS)} Known: {', '.join(OPENERS)}.")
+    return Domains(name, lambda corruption, severity: OPENERS[name](corruption, severity, root, **options), clean)

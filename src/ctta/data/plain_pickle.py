@@ -105,13 +105,12 @@ def _combine(name: str, argument: Any, stack: list[Any]) -> None:
         case "EMPTY_LIST" | "EMPTY_DICT":
             stack.append([] if name == "EMPTY_LIST" else {})
         case "TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE":
-            values = _above_mark(stack) if name == "TUPLE" else _take(stack, int(name[-1]))
-            stack.append(tuple(values))
+            stack.append(tuple(_take(stack, None if name == "TUPLE" else int(name[-1]))))
         case "APPEND" | "APPENDS":
-            values = _above_mark(stack) if name == "APPENDS" else _take(stack, 1)
+            values = _take(stack, None if name == "APPENDS" else 1)
             _top(stack, list).extend(values)
         case "SETITEM" | "SETITEMS":
-            values = _above_mark(stack) if name == "SETITEMS" else _take(stack, 2)
+            values = _take(stack, None if name == "SETITEMS" else 2)
             _top(stack, dict).update(zip(map(_text, values[::2]), values[1::2], strict=True))
         case "GLOBAL":
             stack.append(_name(argument))
@@ -127,20 +126,13 @@ def _combine(name: str, argument: Any, stack: list[Any]) -> None:
             raise ValueError(f"it holds {name}, which a data file has no need of")
 
 
-def _take(stack: list[Any], count: int) -> list[Any]:
-    """Take the topmost values."""
-    values = stack[-count:]
-    if len(values) < count or any(value is MARK for value in values):
-        raise ValueError("a value is missing")
-    del stack[-count:]
-    return values
-
-
-def _above_mark(stack: list[Any]) -> list[Any]:
-    """Take the values above the topmost mark, and the mark."""
+def _take(stack: list[Any], count: int | None = None) -> list[Any]:
+    """Take the topmost values; without a count those above the topmost mark, and the mark."""
     values: list[Any] = []
-    while (value := stack.pop()) is not MARK:
+    while len(values) != count and (value := stack.pop()) is not MARK:
         values.append(value)
+    if count is not None and len(values) < count:
+        raise ValueError("a value is missing")
     return values[::-1]
 
 

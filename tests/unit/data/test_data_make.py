@@ -5,13 +5,14 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ctta.corruptions import CORRUPTIONS, DETERMINISTIC, EXTRA, corrupt
 from ctta.data import Arrays, Plan, cifar10, cifar10_c, make
-from ctta.data import manifest as notes
-from ctta.data.catalogue import CIFAR_C_MD5, REPRODUCIBLE
+from ctta.data.catalogue import published_md5s
 from ctta.data.check import check_made
-from ctta.data.make import ALL, make_arrays
+from ctta.data.make import ALL, REPRODUCIBLE, make_arrays
+from ctta.data.manifest import Manifest
 from ctta.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -111,7 +112,7 @@ def test_each_file_says_whether_it_is_the_official_one(tmp_path, monkeypatch):
         "contrast": "differs",
         "fog": "fresh draw",
     }
-    md5 = notes.read(tmp_path / "a").files["contrast.npy"].md5
+    md5 = Manifest.of(tmp_path / "a").files["contrast.npy"].md5
     assert hashlib.md5((tmp_path / "a" / "contrast.npy").read_bytes()).hexdigest() == md5
     published = {"contrast": md5}
     results = make_arrays("cifar10-c", clean, tmp_path / "b", Plan(("contrast",)), published, Counting())
@@ -155,17 +156,16 @@ def test_progress_counts_images(clean):
 
 
 def test_the_published_md5s_are_40_different_ones():
-    values = [md5 for pair in CIFAR_C_MD5.values() for md5 in pair]
+    values = [md5 for name in ("cifar10-c", "cifar100-c") for md5 in published_md5s(name).values()]
     assert len(set(values)) == len(values) == 40
     assert all(len(md5) == 32 and int(md5, 16) for md5 in values)
 
 
 def test_imagenet_c_from_a_folder_of_clean_images(tmp_path):
-    image = pytest.importorskip("PIL.Image")
     for name in ("n01/a.JPEG", "n01/b.JPEG", "n02/c.png"):
         path = tmp_path / "clean" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        image.fromarray(RNG.integers(0, 256, (300, 280, 3)).astype(np.uint8)).save(path)
+        Image.fromarray(RNG.integers(0, 256, (300, 280, 3)).astype(np.uint8)).save(path)
     fake, out = Counting(), tmp_path / "out"
     plan = Plan(("fog", "contrast"), (2, 5))
     results = make("imagenet-c", plan, clean=tmp_path / "clean", out=out, corrupt=fake)
@@ -176,7 +176,7 @@ def test_imagenet_c_from_a_folder_of_clean_images(tmp_path):
         "contrast/2": "same procedure",
         "contrast/5": "same procedure",
     }
-    with image.open(out / "fog" / "5" / "n02" / "c.JPEG") as made:
+    with Image.open(out / "fog" / "5" / "n02" / "c.JPEG") as made:
         assert made.size == (224, 224)
         assert made.format == "JPEG"
         assert made.layer[0][1:3] == (2, 2)  # 4:2:0
@@ -195,13 +195,12 @@ def test_imagenet_c_from_a_folder_of_clean_images(tmp_path):
 
 
 def test_tiny_imagenet_c_is_64_pixels(tmp_path):
-    image = pytest.importorskip("PIL.Image")
     (tmp_path / "clean" / "n01").mkdir(parents=True)
-    image.fromarray(RNG.integers(0, 256, (64, 64, 3)).astype(np.uint8)).save(tmp_path / "clean" / "n01" / "a.png")
+    Image.fromarray(RNG.integers(0, 256, (64, 64, 3)).astype(np.uint8)).save(tmp_path / "clean" / "n01" / "a.png")
     make(
         "tiny-imagenet-c", Plan(("fog",), (1,)), clean=tmp_path / "clean", out=tmp_path / "out", corrupt=Counting()
     )
-    with image.open(tmp_path / "out" / "fog" / "1" / "n01" / "a.JPEG") as made:
+    with Image.open(tmp_path / "out" / "fog" / "1" / "n01" / "a.JPEG") as made:
         assert made.size == (64, 64)
 
 
@@ -213,7 +212,7 @@ def test_a_corruption_that_changes_the_shape_is_caught(clean):
 def test_the_catalogue_and_the_corruptions_agree():
     assert (*CORRUPTIONS, *EXTRA) == ALL
     assert set(REPRODUCIBLE) == {*DETERMINISTIC, "labels"}
-    assert set(ALL) | {"labels"} == set(CIFAR_C_MD5)
+    assert set(ALL) | {"labels"} == set(published_md5s("cifar100-c"))
 
 
 def test_the_real_corruptions_are_used_by_default(clean):

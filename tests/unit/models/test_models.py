@@ -92,8 +92,14 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["wrn-10-1", "resnext-29", "resnet-18"])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *(("wrn-10-1", form) for form in FORMS),
+        *(("resnext-29", form) for form in ("module", "without counters")),
+        *(("resnet-18", form) for form in ("module.model", "with normalize")),  # behind its normalisation
+    ],
+)
 def test_files_in_every_published_form_load_strictly(name, form, tmp_path):
     torch.manual_seed(3)
     model = models.build(name, 7 if name != "resnext-29" else None).eval()

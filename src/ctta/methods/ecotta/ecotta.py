@@ -37,7 +37,7 @@ from ctta.errors import ModelError, StateError
 from ctta.functional import filtered_entropy
 from ctta.methods.ecotta.meta_networks import MetaNetwork, Watch, attach, meta_networks, watching
 from ctta.models.stages import find_stages
-from ctta.models.zoo import EMBEDDED as EMBEDDED_MODEL
+from ctta.models.zoo import EMBEDDED_WEIGHTS
 from ctta.settings import setting
 
 KIND = "ecotta warm-up"
@@ -276,7 +276,7 @@ def save_warm_up(
 def warm_up_file(name: str | os.PathLike[str]) -> Path:
     """Where warmed-up meta networks are: a path, or `embedded:`."""
     if name == EMBEDDED:
-        return EMBEDDED_MODEL.with_name("embedded-ecotta.safetensors")
+        return EMBEDDED_WEIGHTS.with_name("embedded-ecotta.safetensors")
     return Path(name).expanduser()
 
 
