@@ -59,6 +59,7 @@ class Options:
     precision: str = "full"
     """`bf16`: every method under bfloat16 autocast."""
     seeds: tuple[int, ...] = (0,)
+    threads: int = 1
     only: tuple[str, ...] | None = None
     """Labels of the rows to run; None: all."""
 
@@ -260,7 +261,7 @@ def _cell(
         model=model,
         weights=weights,
         data=options.data or paper,
-        setting=experiment.setting,
+        scenario=experiment.setting,
         preset=preset
         or preset_for(line.method, EMBEDDED if model.startswith("embedded:") else options.data or paper),
         settings=dict(line.settings),
@@ -270,6 +271,7 @@ def _cell(
         corruptions=options.corruptions,
         clean=min(benchmark.clean, options.images or benchmark.clean),
         precision=options.precision,
+        threads=options.threads,
         label=line.label,
     )
 

@@ -13,7 +13,7 @@ import yaml
 from ctta.corruptions import CORRUPTIONS
 from ctta.errors import DataError, SettingError
 from ctta.settings import suggestion
-from ctta.streams import SETTINGS
+from ctta.streams import SCENARIOS
 
 View = Literal["corruptions", "means", "sweep", "shares", "importance", "forgetting", "cost", "differences"]
 """Which tables an experiment comes to."""
@@ -131,7 +131,7 @@ def read(name: str, text: str, file: str) -> Experiment:
         title=top.text("title"),
         place=top.text("place"),
         view=top.text("view", known=get_args(View)),  # type: ignore[arg-type]
-        setting=top.text("setting", known=tuple(SETTINGS)),
+        setting=top.text("setting", known=tuple(SCENARIOS)),
         datasets=datasets,
         columns=columns,
         rows=rows,

@@ -36,7 +36,7 @@ class Line:
     label: str
     model: str
     data: str
-    setting: str
+    scenario: str
     precision: str
     seeds: tuple[int, ...]
     keys: tuple[str, ...]
@@ -55,14 +55,14 @@ class Line:
     @property
     def table(self) -> tuple[str, str, str, str]:
         """What lines of one table have in common."""
-        return self.model, self.data, self.setting, self.precision
+        return self.model, self.data, self.scenario, self.precision
 
 
 def over_seeds(found: Iterable[tuple[Cell, Summary]]) -> list[Line]:
     """Put the cells that differ by their seed alone together, in the order they came."""
     groups: dict[tuple[str, ...], list[tuple[Cell, Summary]]] = {}
     for cell, summary in found:
-        same = (cell.name, cell.model, cell.data, cell.setting, cell.precision)
+        same = (cell.name, cell.model, cell.data, cell.scenario, cell.precision)
         groups.setdefault(same, []).append((cell, summary))
     return [_line(group) for group in groups.values()]
 
@@ -76,7 +76,7 @@ def _line(group: list[tuple[Cell, Summary]]) -> Line:
         label=first.name,
         model=first.model,
         data=first.data,
-        setting=first.setting,
+        scenario=first.scenario,
         precision=first.precision,
         seeds=tuple(cell.seed for cell, _ in group),
         keys=tuple(summary.record.key for summary in summaries),

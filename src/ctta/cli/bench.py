@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
-from ctta.streams import SETTINGS
+from ctta.streams import SCENARIOS
 
 
 @click.command("bench")
@@ -27,11 +27,12 @@ from ctta.streams import SETTINGS
 @click.option("--weights", type=click.Path(path_type=Path), help="Weight file of an architecture.")
 @click.option("--methods", help="Methods. [default: source,bn1,tent,palm]")
 @click.option("--preset", help="Settings of all of them [default: those of the dataset]; none: their defaults.")
-@click.option("--setting", help=f"Streams: {', '.join(SETTINGS)}. [default: continual]")
+@click.option("--scenario", help=f"Streams: {', '.join(SCENARIOS)}. [default: continual]")
+@click.option("--setting", hidden=True)  # refused with the word it has now
 @click.option("--seeds", help="Seeds: numbers and ranges, as in 0,1,2 or 0-4. [default: 0]")
 @click.option("--images", type=click.IntRange(min=1), help="Images per domain. [default: all]")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Images per batch. [default: 200]")
-@click.option("--severity", type=click.IntRange(1, 5), help="Of settings with one. [default: 5]")
+@click.option("--severity", type=click.IntRange(1, 5), help="Of scenarios with one. [default: 5]")
 @click.option("--corruptions", help="Corruptions. [default: the fifteen]")
 @click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
 @click.option("--stream", multiple=True, metavar="NAME=VALUE", help="Option of a stream, as passes=3; repeatable.")
@@ -80,7 +81,7 @@ def command(
     if export and not given and grid is None:
         _export(store, export, None)
         return
-    plan = tasks(from_yaml(grid, **given) if grid else from_words(given, owner="`ctta bench`"))
+    plan = tasks(from_yaml(grid, where.each, **given) if grid else from_words(given, "`ctta bench`", where.each))
     if dry_run:
         _show_plan(plan, store, as_json)
         return

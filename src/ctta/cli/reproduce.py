@@ -111,6 +111,7 @@ def command(
         preset=preset,
         precision=precision,
         seeds=tuple(words["seeds"]),
+        threads=where.each,
         only=tuple(label.strip() for label in only.split(",")) if only else None,
     )
     console = Console(stderr=True)

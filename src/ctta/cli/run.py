@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from ctta._version import __version__
-from ctta.streams import SETTINGS
+from ctta.streams import SCENARIOS
 
 
 @click.command("run")
@@ -22,10 +22,10 @@ from ctta.streams import SETTINGS
 @click.option("--preset", help="Settings of all of them: cifar10-c, cifar100-c, imagenet-c, embedded.")
 @click.option("--set", "given", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
 @click.option(
-    "--setting", type=click.Choice(list(SETTINGS)), default="continual", show_default=True, help="Stream."
+    "--scenario", type=click.Choice(list(SCENARIOS)), default="continual", show_default=True, help="Stream."
 )
 @click.option("--corruptions", help="Corruptions, separated by commas (default: the fifteen).")
-@click.option("--severity", type=click.IntRange(1, 5), default=5, show_default=True, help="Of settings with one.")
+@click.option("--severity", type=click.IntRange(1, 5), default=5, show_default=True, help="Of scenarios with one.")
 @click.option("--images", type=click.IntRange(min=1), help="Images per domain (default: all).")
 @click.option("--batch-size", type=click.IntRange(min=1), default=200, show_default=True, help="Images per batch.")
 @click.option("--profile", help="Corruption constants: cifar, tiny-imagenet, imagenet (default: by size).")
@@ -64,7 +64,7 @@ def execute(
     preset: str | None = None,
     weights: Path | None = None,
     given: tuple[str, ...] = (),
-    setting: str = "continual",
+    scenario: str = "continual",
     corruptions: str | None = None,
     severity: int = 5,
     profile: str | None = None,
@@ -88,11 +88,11 @@ def execute(
     options: dict[str, Any] = {"batch_size": batch_size, "images": images}
     if corruptions:
         options["corruptions"] = [part.strip() for part in corruptions.split(",")]
-    if setting != "gradual":
+    if scenario != "gradual":
         options["severity"] = severity
-    stream = streams.make(setting, source_from(data, profile, seed), **options)
+    stream = streams.make(scenario, source_from(data, profile, seed), **options)
     network = model_from(model, weights)
-    title = title or f"{model} on {data}, {setting}, {stream.samples:,} images in {len(stream)} batches"
+    title = title or f"{model} on {data}, {scenario}, {stream.samples:,} images in {len(stream)} batches"
     console = Console(stderr=True)
     rows = follow(compare(network, stream, chosen, seed=seed), len(stream), title, console)
     summary = summarise(rows)
@@ -100,7 +100,7 @@ def execute(
         "command": "ctta " + " ".join(sys.argv[1:]),
         "model": model,
         "weight_hash": weight_hash(network),
-        "stream": {"setting": setting, "hash": stream.hash, **stream.settings},
+        "stream": {"scenario": scenario, "hash": stream.hash, **stream.options},
         "methods": chosen,
         "seed": seed,
         "ctta": __version__,

@@ -18,7 +18,7 @@ from ctta.bench.store import Store
 from ctta.bench.summary import Summary, corruption_of, sum_bins, summarise
 from ctta.errors import StoreError
 from ctta.methods import list_methods
-from ctta.streams import SETTINGS
+from ctta.streams import SCENARIOS
 
 MOST = 12
 """Most entries in one figure; of more the best are shown."""
@@ -158,8 +158,8 @@ def collect(store: Store) -> list[Board]:
 
 def _place(record: CellRecord) -> tuple[str, str, int, bool]:
     """Where a board stands on the page, whichever of its cells was begun first."""
-    cell, setting = record.manifest.get("cell", {}), record.manifest.get("setting", {}).get("name")
-    known = list(SETTINGS)
+    cell, setting = record.manifest.get("cell", {}), record.manifest.get("scenario", {}).get("name")
+    known = list(SCENARIOS)
     return (
         str(cell.get("data")),
         str(cell.get("model")),
@@ -171,7 +171,7 @@ def _place(record: CellRecord) -> tuple[str, str, int, bool]:
 def _ground(manifest: dict[str, Any]) -> str:
     """What entries must have in common to be compared."""
     cell = manifest.get("cell", {})
-    parts = [manifest.get("weights"), cell.get("model"), cell.get("data"), manifest.get("setting")]
+    parts = [manifest.get("weights"), cell.get("model"), cell.get("data"), manifest.get("scenario")]
     parts += [cell.get("corruptions"), manifest.get("samples"), _precision(manifest)]
     return json.dumps(parts, sort_keys=True, default=str)
 
@@ -333,7 +333,7 @@ def _by_hand(entry: Entry) -> int:
 def _facts(record: CellRecord) -> dict[str, str]:
     """Facts of a board, by name, in words."""
     manifest, cell = record.manifest, record.manifest.get("cell", {})
-    setting = dict(manifest.get("setting", {}))
+    setting = dict(manifest.get("scenario", {}))
     part = cell.get("images")
     images = f"{manifest.get('samples', 0):,} images in {manifest.get('batches', record.total):,} batches"
     facts = {
