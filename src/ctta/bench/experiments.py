@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ctta.bench import paper_tables as tables
-from ctta.bench.cell import Cell
+from ctta.bench.cell import Cell, Task, prepare
 from ctta.bench.paper_tables import Entry
-from ctta.bench.plan import Task, task_of
 from ctta.bench.published import Benchmark, Experiment, Line
 from ctta.bench.resolve import clean_images
 from ctta.bench.store import Store
@@ -349,7 +348,7 @@ class Work:
         if item.needs:
             return Outcome(None, "not run: " + "; ".join(map(str, item.needs)))
         try:
-            task = task_of(item.cell)
+            task = prepare(item.cell)
         except Exception as error:  # noqa: BLE001 - the user's model may raise anything, and other cells can run
             return Outcome(None, f"failed: {type(error).__name__}: {error}", failed=True)
         self._tasks.setdefault(task.key, task)

@@ -16,8 +16,8 @@ from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
 
 if TYPE_CHECKING:
-    from ctta.bench.engines import Event
     from ctta.bench.experiments import Reproduction, Work
+    from ctta.bench.workers import Event
 
 INCOMPLETE = 3
 """Exit code where something could not run for want of weights or data."""

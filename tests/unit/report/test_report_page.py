@@ -20,7 +20,7 @@ from tests.synthetic import CORRUPTIONS, METHODS, add_cell, full_store
 
 import ctta
 from ctta.bench.cell import Cell
-from ctta.bench.runner import run_cell
+from ctta.bench.runner import run
 from ctta.bench.store import Store
 from ctta.cli import cli, main
 from ctta.errors import DataError, StoreError
@@ -442,7 +442,7 @@ def test_real_rows_make_a_page(store, tmp_path):
             corruptions=("fog", "snow"),
             clean=5 if method == "palm" else 0,
         )
-        run_cell(cell, store)
+        run([cell], store)
     page = render(store)
     parsed(page)
     assert "a slice: 10 images per domain" in page
