@@ -26,7 +26,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,9 +95,8 @@ def task_of(cell: Cell) -> Task:
 
 
 def passes_of(method: str) -> float:
-    """Forward passes a batch costs under a method: the largest number its entry in the registry states."""
-    stated = next((entry.cost for entry in list_methods() if entry.name == method), "")
-    return max(map(float, re.findall(r"\d+(?:\.\d+)?", stated)), default=UNKNOWN)
+    """Forward passes a batch costs under a method, as its entry in the registry says."""
+    return next((entry.cost for entry in list_methods() if entry.name == method), UNKNOWN)
 
 
 def from_yaml(path: Path, **words: Any) -> list[Cell]:
