@@ -166,14 +166,14 @@ def test_every_dataset_comes_with_the_papers_model_and_batch_size(name):
 @pytest.mark.parametrize("name", [*NAMES, *BEYOND])
 def test_every_row_is_a_method_with_settings_it_takes_under_every_preset(name):
     for dataset in experiment(name).datasets:
-        for line in experiment(name).lines(dataset):
+        for line in experiment(name).rows_of(dataset):
             settings = find(line.method).resolve(dataset, line.settings)
             assert {key: getattr(settings, key) for key in line.settings} == line.settings
 
 
 def test_rows_of_one_dataset_only_stay_there():
-    assert "T = 5000" in [line.label for line in experiment("temperature").lines("imagenet-c")]
-    assert "T = 5000" not in [line.label for line in experiment("temperature").lines("cifar10-c")]
+    assert "T = 5000" in [line.label for line in experiment("temperature").rows_of("imagenet-c")]
+    assert "T = 5000" not in [line.label for line in experiment("temperature").rows_of("cifar10-c")]
 
 
 def test_several_rows_may_stand_beside_one_published_row():
@@ -191,7 +191,7 @@ GOOD = """
 title: A table
 place: Table 9
 view: means
-setting: continual
+scenario: continual
 datasets: {cifar10-c: {model: wrn-28-10, batch_size: 200}}
 columns: [mean]
 rows: [{label: PALM, method: palm}]
@@ -206,7 +206,7 @@ published: {cifar10-c: {PALM: 15.5}}
         ("title: A table", "title: 9", "title: expected words"),
         ("title: A table", "title: A table\ntiltle: x", "tiltle: expected one of"),
         ("view: means", "view: meens", "view: expected one of corruptions"),
-        ("setting: continual", "setting: continuous", "setting: expected one of"),
+        ("scenario: continual", "setting: continuous", "setting: expected one of"),
         ("batch_size: 200", "batch_size: many", "datasets.cifar10-c.batch_size: expected a whole number"),
         ("batch_size: 200", "batch: 200", "datasets.cifar10-c.batch_size: it is missing"),
         ("columns: [mean]", "columns: [average]", "columns: expected some of"),

@@ -48,10 +48,10 @@ def test_the_line_of_a_sweep_is_named_by_its_method_not_by_one_of_its_points(res
 def test_every_row_has_a_manifest_and_the_command_that_makes_it_again(file):
     kept = archive.read(file)
     words = shlex.split(kept.command)
-    assert words[:3] == ["ctta", "reproduce", kept.result.experiment.name]
+    assert words[:3] == ["ctta", "reproduce", kept.experiment.name]
     assert experiment(words[2])
-    for cell in kept.cells:
-        manifest = cell["manifest"]
+    for run in kept.runs.values():
+        manifest = run.record.manifest
         assert {"cell", "settings", "seed", "threads"} <= manifest.keys()
         assert all(re.fullmatch(r"[0-9a-f]{12,}", manifest[name]) for name in ("weights", "stream"))
 

@@ -20,16 +20,17 @@ from tests.synthetic import CORRUPTIONS, METHODS, add_cell, full_store
 
 import ctta
 from ctta.bench.cell import Cell
+from ctta.bench.metrics import thin
 from ctta.bench.runner import run_cell
 from ctta.bench.store import Store
 from ctta.cli import cli, main
 from ctta.errors import DataError, StoreError
 from ctta.report import axes, layout, pdf
-from ctta.report.collect import collect, thin
+from ctta.report.collect import collect
+from ctta.report.comparison import tables_of
 from ctta.report.figures import figures_of, styles_of
 from ctta.report.marks import Line
 from ctta.report.page import render, verdict
-from ctta.report.tables import tables_of
 from ctta.report.write import write_figures, write_page, write_tables
 
 OLDEST = ["source", "bn1", "tent", "adacontrast", "cotta", "ecotta", "sft", "dss", "law", "palm"]
