@@ -72,7 +72,7 @@ def read(file: Path) -> Reproduction:
         # a cell that several experiments share is called in the store what the first of them calls it
         runs = {cell["key"]: _run({**cell, "label": names[cell["key"]]}) for cell in cells}
         about, notes, some = experiment(header["experiment"]), tuple(header["notes"]), header["corruptions"]
-        results = tuple(_result(about, *row, runs) for row in header["rows"].items())
+        results = tuple(_result(about, place, keys, runs) for place, keys in header["rows"].items())
         chosen = tuple(some) if some else None
         found = Reproduction(about, header["title"], results, notes, chosen, command=header["command"])
         if not found.tables:

@@ -25,8 +25,13 @@ from ctta.bench.resolve import BENCHMARKS, model_from, names_in, source_from
 from ctta.methods import find
 from ctta.models import weight_hash
 
-CODE = ("functional", "_core", "methods", "optim", "augment", "corruptions", "streams", "models")
-"""Packages whose code decides the numbers of a row; with a few single files they are its code version."""
+NUMBERS = 1
+"""Version of what decides the numbers of a row. Raise it by one whenever a change alters any of them.
+
+That may be a method, a layer, a random generator, a corruption, the order of a stream, a reader of data, a
+measurement, or the *default* of a setting. Rows of another version are never reused. When a number has changed,
+tests in tests/golden fail.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Cell:
     model: str = "embedded:"
     weights: str | None = None
     data: str = "embedded"
-    setting: str = "continual"
+    scenario: str = "continual"
     preset: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
@@ -46,11 +51,15 @@ class Cell:
     severity: int = 5
     corruptions: tuple[str, ...] | None = None
     stream: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the setting: `order`, `kind`, `concentration`, `passes`, `first`."""
+    """Further options of the scenario: `order`, `kind`, `concentration`, `passes`, `first`."""
     clean: int = 0
     """Clean images on which forgetting is measured after every domain; 0: not measured."""
+    profile: str | None = None
+    """Constants of the corruptions: cifar, tiny-imagenet or imagenet; None: those that fit the images."""
     precision: str = "full"
     """`bf16`: adapter, unit of cost and forgetting all run under bfloat16 autocast."""
+    threads: int = 1
+    """CPU threads it runs with: they decide the last bits of a sum, so they belong to what it is."""
     label: str = ""
     """What tables call it (default: the method)."""
     imports: tuple[str, ...] = ()
@@ -88,6 +97,35 @@ class Prepared:
         return ctta.adapt(self.model, cell.method, preset=cell.preset, seed=cell.seed, **cell.settings)
 
 
+def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a cell this cell and no other, from its manifest or any mapping with the same names.
+
+    Plain data of plain data: nothing is loaded, so rows kept in a file get their key without being run. Of the
+    settings only those count that are not the method's defaults: a setting added later with a default that changes
+    nothing leaves every key as it is, and whoever changes a default raises `NUMBERS`. What 0.1 kept, which wrote
+    down neither `numbers` nor the precision `full`, was computed as version 1.
+    """
+    defaults = {item.name: item.default for item in find(facts["method"]).settings}
+    missing = object()
+    return {
+        "numbers": facts.get("numbers", 1),
+        "method": facts["method"],
+        "settings": {k: v for k, v in facts["settings"].items() if v != defaults.get(k, missing)},
+        "weights": facts["weights"],
+        "stream": facts["stream"],
+        "seed": facts["seed"],
+        "clean": facts["clean"],
+        "precision": facts.get("precision", "full"),
+        "threads": facts["threads"],
+        "files": list(facts["files"]),
+    }
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """Return the key of a cell in a store: 16 hex digits of its identity."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def prepare(cell: Cell) -> Prepared:
     """Load what a cell needs and give it its key. Two cells with equal keys would give equal rows."""
     check_precision(cell.precision)
@@ -96,7 +134,7 @@ def prepare(cell: Cell) -> Prepared:
     model = _model(cell.model, cell.weights)
     stream = _stream(
         cell.data,
-        cell.setting,
+        cell.scenario,
         cell.images,
         cell.batch_size,
         cell.severity,
@@ -104,47 +142,30 @@ def prepare(cell: Cell) -> Prepared:
         json.dumps(dict(cell.stream), sort_keys=True),
         0 if cell.data in BENCHMARKS else cell.seed,  # a benchmark on disk is the same for every seed
         clean=cell.clean > 0,
+        profile=cell.profile,
     )
     settings = find(cell.method).resolve(cell.preset, cell.settings)
-    identity: dict[str, Any] = {
-        "weights": _weight_hash(cell.model, cell.weights),
-        "stream": stream.hash,
+    manifest: dict[str, Any] = {
+        "numbers": NUMBERS,
         "method": cell.method,
         "settings": dataclasses.asdict(settings),
+        "weights": _weight_hash(cell.model, cell.weights),
+        "stream": stream.hash,
         "seed": cell.seed,
         "clean": cell.clean,
-        "code": code_version(),
+        "precision": cell.precision,
+        "threads": cell.threads,
         "files": _own_files(cell, settings),
-    }
-    if cell.precision != "full":  # what ran in full has the keys it always had
-        identity["precision"] = cell.precision
-    manifest = {
-        **identity,
         "label": cell.name,
         "cell": cell.to_dict(),
-        "setting": {"name": cell.setting, **stream.settings},
+        "scenario": {"name": cell.scenario, **stream.options},
         "samples": stream.samples,
         "torch": torch.__version__,
         "ctta": ctta.__version__,
         "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
         "device": "cpu",
     }
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    return Prepared(cell, model, stream, manifest, key)
-
-
-@functools.cache
-def code_version() -> str:
-    """Version of ctta and a hash of the code that decides the numbers."""
-    root = importlib.resources.files("ctta")
-    sha = hashlib.sha256()
-    base = Path(str(root))
-    files = [file for package in CODE for file in sorted((base / package).rglob("*.py"))]
-    for file in [*files, base / "adapter.py", base / "bench" / "evaluation.py", base / "_core" / "inputs.py"]:
-        sha.update(f"{file.relative_to(base)}|".encode())
-        sha.update(file.read_bytes())
-    return f"{ctta.__version__}+{sha.hexdigest()[:12]}"
+    return Prepared(cell, model, stream, manifest, key_of(identity(manifest)))
 
 
 def _own_files(cell: Cell, settings: Any) -> list[str]:
@@ -174,7 +195,7 @@ def _weight_hash(name: str, weights: str | None) -> str:
 @functools.lru_cache(maxsize=4)
 def _stream(
     data: str,
-    setting: str,
+    scenario: str,
     images: int | None,
     batch_size: int,
     severity: int,
@@ -182,12 +203,13 @@ def _stream(
     options: str,
     seed: int,
     clean: bool,
+    profile: str | None,
 ) -> streams.Stream:
     chosen: dict[str, Any] = {"batch_size": batch_size, "images": images, **json.loads(options)}
     if isinstance(chosen.get("order"), str):
         chosen["order"] = streams.Order(chosen["order"])
     if corruptions:
         chosen["corruptions"] = list(corruptions)
-    if setting != "gradual":
+    if scenario != "gradual":
         chosen["severity"] = severity
-    return streams.make(setting, source_from(data, None, seed, clean), **chosen)
+    return streams.make(scenario, source_from(data, profile, seed, clean), **chosen)

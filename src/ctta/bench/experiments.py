@@ -52,6 +52,8 @@ class Options:
     """Settings of the methods that have a preset of this name; None, and for the others: those of the dataset."""
     precision: str = "full"
     """`bf16`: every method under bfloat16 autocast."""
+    threads: int = 1
+    """CPU threads of every cell."""
     seeds: tuple[int, ...] = (0,)
     only: tuple[str, ...] | None = None
     """Labels of the rows to run; None: all."""
@@ -192,7 +194,7 @@ def _cell(experiment: Experiment, paper: str, benchmark: Benchmark, row: Row, se
         model=model,
         weights=weights,
         data=options.data or paper,
-        setting=experiment.scenario,
+        scenario=experiment.scenario,
         preset=preset or preset_for(row.method, own),
         settings=dict(row.settings),
         seed=seed,
@@ -201,6 +203,7 @@ def _cell(experiment: Experiment, paper: str, benchmark: Benchmark, row: Row, se
         corruptions=options.corruptions,
         clean=min(benchmark.clean, options.images or benchmark.clean),
         precision=options.precision,
+        threads=options.threads,
         label=row.label,
     )
 

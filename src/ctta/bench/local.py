@@ -41,16 +41,15 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def share(tasks: int, processes: int | None, threads: int | None) -> tuple[int, int]:
+def share(processes: int | None, threads: int | None) -> tuple[int, int]:
     """Return how many processes run how many threads each.
 
-    Cells are many and independent, so a core each does more than threads on one cell. The number depends on the
-    whole plan, not on what is left of it: threads decide the last bits of a sum, and a continued run shall have
-    the same.
+    Cells are many and independent, so a core each does more than threads on one cell. The numbers do not depend on
+    how many cells there are: threads belong to what a cell is, and a longer grid finds what a shorter one did.
     """
     if processes is None:
         room = max(1, _physical_memory() // MEMORY)
-        processes = min(max(1, tasks), max(1, cores() // (threads or 1)), room)
+        processes = min(max(1, cores() // (threads or 1)), room)
     return processes, threads or max(1, cores() // processes)
 
 
@@ -70,7 +69,7 @@ class Local:
 
     def run(self, tasks: Sequence[Task], tell: Tell) -> None:
         """Run what is not done yet of these tasks."""
-        processes, threads = share(len(tasks), self.processes, self.threads)
+        processes, threads = share(self.processes, self.threads)
         with Store(self.store) as store:
             there = {record.key for record in store.cells("done")}
         todo: list[Task] = []
@@ -79,10 +78,11 @@ class Local:
                 tell(Event("done", task))
             else:
                 todo.append(task)
-        if processes == 1:
+        processes = min(processes, len(todo))
+        if processes <= 1:
             self._here(todo, threads, tell)
         elif todo:
-            with _Pool(self.store, min(processes, len(todo)), threads, self.seconds) as pool:
+            with _Pool(self.store, processes, threads, self.seconds) as pool:
                 pool.run(longest_first(todo), tell)
 
     def _here(self, tasks: Sequence[Task], threads: int, tell: Tell) -> None:

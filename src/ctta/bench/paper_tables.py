@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from ctta.bench.metrics import corruption_of
 from ctta.bench.published import Experiment
@@ -25,7 +26,8 @@ from ctta.bench.results import (
 from ctta.bench.table import Difference, Table, Value, columns
 from ctta.corruptions import CORRUPTIONS
 
-Results, Notes = Sequence[Result], Sequence[str]
+Results: TypeAlias = Sequence[Result]
+Notes: TypeAlias = Sequence[str]
 
 
 def tables_of(
@@ -142,7 +144,7 @@ def _beside(
         row: list[Value] = [one.dataset, one.label, ours.mean if ours else NOT_RUN]
         if several:
             row += [ours.std, ours.worst] if ours else [None, None]
-        row += [paper, _difference(ours and ours.mean, paper)] if published else []
+        row += [paper, _difference(ours.mean if ours else None, paper)] if published else []
         rows.append((*row, *map(one.over, (more or {}).values())))
     spread = ("std", "worst") if several else ()
     beside = ("paper", "difference") if published else ()

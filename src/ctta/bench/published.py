@@ -14,7 +14,7 @@ from ctta._core.files import parsing
 from ctta.corruptions import CORRUPTIONS
 from ctta.errors import SettingError
 from ctta.settings import suggestion
-from ctta.streams import SETTINGS as SCENARIOS
+from ctta.streams import SCENARIOS
 
 View = Literal["corruptions", "means", "sweep", "shares", "importance", "forgetting", "cost", "differences"]
 """Which tables an experiment comes to."""

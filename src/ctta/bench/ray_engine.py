@@ -118,7 +118,7 @@ class _Driver:
     def _begin(self, task: Task) -> bool:
         """Claim a cell and send it off; False if another runner has it."""
         ready = prepare(task.cell)
-        manifest = {**ready.manifest, "threads": self.threads, "processes": self.slots}
+        manifest = {**ready.manifest, "processes": self.slots}
         claim = self.store.claim(ready.key, task.cell.name, manifest, len(ready.stream))
         if claim is None:
             done = self.store.cell(ready.key).status == "done"

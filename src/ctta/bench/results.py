@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ctta._core.precision import mark
 from ctta.bench import metrics
 from ctta.bench.evaluation import BatchRow
 from ctta.bench.metrics import Visit, corruption_of
@@ -100,6 +101,12 @@ class Run:
         return {**{item.name: item.default for item in known}, **manifest.get("settings", {})}
 
     @property
+    def version(self) -> str:
+        """Version of ctta and of the numbers it gives."""
+        manifest = self.record.manifest
+        return f"{manifest.get('ctta', '')}, numbers {manifest.get('numbers', 1)}"
+
+    @property
     def mean_levels(self) -> float:
         """Mean error with equal weight to every severity."""
         return statistics.fmean(self.levels.values())
@@ -110,10 +117,16 @@ class Run:
         return self.levels.get("5")
 
     @property
+    def place(self) -> str:
+        """Model, data and scenario in words, with the precision where it is not full."""
+        cell = self.cell
+        return f"{cell['model']} on {cell['data']}, {cell['scenario']}{mark(self.precision)}"
+
+    @property
     def ground(self) -> str:
         """What runs must have in common to be compared: model, data, stream and precision."""
         manifest, cell = self.record.manifest, self.cell
-        parts = [manifest.get("weights"), cell.get("model"), cell.get("data"), manifest.get("setting")]
+        parts = [manifest.get("weights"), cell.get("model"), cell.get("data"), manifest.get("scenario")]
         parts += [cell.get("corruptions"), manifest.get("samples"), self.precision]
         return json.dumps(parts, sort_keys=True, default=str)
 
@@ -264,7 +277,7 @@ class Result:
         assert spread is not None
         return {
             "label": self.label,
-            **{name: cell[name] for name in ("model", "data", "setting")},
+            **{name: cell[name] for name in ("model", "data", "scenario")},
             "precision": self.first.precision,
             "seeds": self.seeds,
             "keys": self.keys,
@@ -298,9 +311,9 @@ def _result(runs: Sequence[Run]) -> Result:
 
 
 def _newest(runs: Sequence[Run]) -> Run:
-    """Of runs that differ in code or in what was measured beside: the newest code, then the most measured."""
-    last = max(runs, key=finished).record.manifest.get("code")
-    same = [run for run in runs if run.record.manifest.get("code") == last]
+    """Of runs that differ in version or in what was measured beside: the newest, then the most measured."""
+    last = max(runs, key=finished).version
+    same = [run for run in runs if run.version == last]
     return max(same, key=lambda run: (run.record.manifest.get("clean", 0), finished(run)))
 
 
@@ -350,6 +363,6 @@ def run_of(record: CellRecord, rows: Sequence[BatchRow], domains: Sequence[Mappi
         skipped=sum(row.skipped for row in rows),
         clean_error=metrics.clean_errors(domains),
         bins=tuple(map(tuple, bins)),
-        clean=tuple(tuple(row[n] for n in ("domain", *names)) for row in domains if row.keys() >= set(names)),  # type: ignore[misc]
+        clean=tuple(tuple(row[n] for n in ("domain", *names)) for row in domains if row.keys() >= set(names)),
         **metrics.curves(rows),
     )

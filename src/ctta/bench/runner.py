@@ -9,6 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
+
 import ctta
 from ctta._core.precision import in_precision
 from ctta.adapter import Adapter
@@ -46,7 +48,25 @@ def run_cell(
     Rows are bit-identical to those of an uninterrupted run, times and memory aside. An error is noted in the
     store and raised; the rows before it stay, and the cell can be run again.
     """
-    ready = prepare(cell)
+    with in_threads(cell.threads):
+        return _run(prepare(cell), store, watch, snapshot_seconds, processes)
+
+
+@contextlib.contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """Have torch work with so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(
+    ready: Prepared, store: Store, watch: Watch | None, snapshot_seconds: float, processes: int
+) -> str | None:
+    cell = ready.cell
     manifest = {**ready.manifest, "processes": processes}
     claim = store.claim(ready.key, cell.name, manifest, len(ready.stream))
     if claim is None:

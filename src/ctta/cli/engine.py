@@ -26,6 +26,13 @@ class Where:
     threads: int | None
     snapshots: float | None
 
+    @property
+    def each(self) -> int:
+        """Threads of every process: they belong to what a cell is."""
+        from ctta.bench.local import share
+
+        return (self.threads or 1) if self.engine == "ray" else share(self.processes, self.threads)[1]
+
     def filling(self, store: Path) -> Engine:
         """Make the engine that fills a store."""
         from ctta.bench.engines import engine

@@ -91,7 +91,7 @@ def command(
         raise click.UsageError("--report would be written over the store: name another file.")
     wanted = [inner for name in names for inner in (NAMES if name == "all" else (name,))]
     chosen = [experiment(name) for name in dict.fromkeys(wanted)]
-    options = _options(words)
+    options = _options(words, where.each)
     console = Console(stderr=True)
     with stoppable(console):
         work = Work(chosen, options)
@@ -110,7 +110,7 @@ def command(
         raise SystemExit(1 if any(item.failed for item in missing) else INCOMPLETE)
 
 
-def _options(words: dict[str, Any]) -> Options:
+def _options(words: dict[str, Any], threads: int) -> Options:
     """How to run the experiments, from the words of the command line."""
     from ctta.bench.experiments import Options
     from ctta.bench.plan import read_words
@@ -121,6 +121,7 @@ def _options(words: dict[str, Any]) -> Options:
         **{name: words[name] for name in ("dataset", "model", "images", "batch_size", "preset", "precision")},
         weights=str(weights) if weights else None,
         corruptions=tuple(corruptions) if corruptions else None,
+        threads=threads,
         seeds=tuple(lists["seeds"]),
         only=tuple(label.strip() for label in only.split(",")) if only else None,
     )

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctta._core.precision import mark
-from ctta.bench.results import Result, Run, corruption_of, read_run, results_of
+from ctta.bench.metrics import corruption_of
+from ctta.bench.results import Result, Run, read_run, results_of
 from ctta.bench.store import Store
 from ctta.errors import StoreError
 from ctta.methods import list_methods
-from ctta.streams import SETTINGS
+from ctta.streams import SCENARIOS
 
 MOST = 12
 """Most results in one figure; of more the best are shown."""
@@ -93,7 +94,7 @@ def boards_of(runs: Iterable[Run]) -> list[Board]:
 
 def _place(run: Run) -> tuple[str, str, int, bool]:
     """Where a board stands on the page, whichever of its cells was begun first."""
-    scenario, known = run.record.manifest.get("setting", {}).get("name"), list(SETTINGS)
+    scenario, known = run.record.manifest.get("scenario", {}).get("name"), list(SCENARIOS)
     place = known.index(scenario) if scenario in known else len(known)
     return str(run.cell.get("data")), str(run.cell.get("model")), place, run.precision != "full"
 
@@ -106,8 +107,8 @@ def _board(runs: Sequence[Run]) -> Board:
     names = list(dict.fromkeys(name for entry in entries for name in entry.first.error))
     if len({name.removeprefix(corruption_of(name)) for name in names}) == 1:
         names = [corruption_of(name) for name in names]
-    codes = dict.fromkeys(str(run.record.manifest.get("code", "")) for entry in entries for run in entry.runs)
-    facts = _facts(runs[0]) | {"code": _some(codes)}
+    versions = dict.fromkeys(run.version for entry in entries for run in entry.runs)
+    facts = _facts(runs[0]) | {"ctta": _some(versions)}
     return Board(facts, tuple(entries), sweeps, headline(entries, sweeps), tuple(names))
 
 
@@ -175,19 +176,19 @@ def _by_hand(entry: Result) -> int:
 def _facts(run: Run) -> dict[str, str]:
     """Facts of a board, by name, in words."""
     manifest, cell = run.record.manifest, run.cell
-    setting = dict(manifest.get("setting", {}))
+    scenario = dict(manifest.get("scenario", {}))
     part = cell.get("images")
     images = f"{manifest.get('samples', 0):,} images in {manifest.get('batches', run.record.total):,} batches"
     facts = {
         "model": str(cell.get("model", "model")).removesuffix(":"),
         "data": str(cell.get("data", "data")),
-        "stream": str(setting.pop("name", "continual")),
+        "stream": str(scenario.pop("name", "continual")),
         "images": f"{images} (a slice: {part:,} images per domain)" if part else images,
         "weights": str(manifest.get("weights", ""))[:16],
     }
     if run.precision != "full":
         facts["precision"] = run.precision
-    return facts | {name.replace("_", " "): _plain(value) for name, value in setting.items() if name != "images"}
+    return facts | {name.replace("_", " "): _plain(value) for name, value in scenario.items() if name != "images"}
 
 
 def _plain(value: Any) -> str:

@@ -23,8 +23,8 @@ def side_by_side(results: Sequence[Result], title: str, digits: int = 1) -> Tabl
     if any(len(one.runs) > 1 for one in results):
         spreads = [one.spread() for one in results]
         rows.append(("seeds", *(len(one.runs) for one in results)))
-        rows.append(("standard deviation", *(spread and spread.std for spread in spreads)))
-        rows.append(("worst seed", *(spread and spread.worst for spread in spreads)))
+        rows.append(("standard deviation", *(spread.std if spread else None for spread in spreads)))
+        rows.append(("worst seed", *(spread.worst if spread else None for spread in spreads)))
     rows.append(("time per batch (forward passes)", *_each(results, operator.attrgetter("passes"))))
     rows.append(("parameters adapted (%)", *_each(results, operator.attrgetter("selected"))))
     if undone := [sum(run.skipped for run in one.runs) for one in results]:

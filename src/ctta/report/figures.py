@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ctta.bench.metrics import corruption_of
 from ctta.bench.results import Result as Entry
-from ctta.bench.results import cells_at_once, corruption_of
+from ctta.bench.results import cells_at_once
 from ctta.report.axes import Axis, log_axis, nice_axis, value_axis
 from ctta.report.chart import Series, Style, bar_chart, dot_rows, line_chart, panels, scatter
 from ctta.report.collect import MOST, Board, Sweep

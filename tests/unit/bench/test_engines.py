@@ -1,5 +1,6 @@
 """Engines: the same rows wherever cells run, and one cell's end is not the end of the others."""
 
+import dataclasses
 import json
 import os
 import pickle
@@ -40,28 +41,26 @@ def ends(events):
 
 
 @pytest.mark.parametrize(
-    ("tasks", "processes", "threads", "expected"),
+    ("processes", "threads", "expected"),
     [
-        (100, None, None, (4, 1)),
-        (1, None, None, (1, 4)),
-        (2, None, None, (2, 2)),
-        (100, None, 2, (2, 2)),
-        (100, 3, None, (3, 1)),
-        (100, 8, None, (8, 1)),
-        (100, 2, 3, (2, 3)),
-        (0, None, None, (1, 4)),
+        (None, None, (4, 1)),
+        (None, 2, (2, 2)),
+        (3, None, (3, 1)),
+        (8, None, (8, 1)),
+        (2, 3, (2, 3)),
+        (1, None, (1, 4)),
     ],
 )
-def test_cores_are_divided_among_the_processes(tasks, processes, threads, expected, monkeypatch):
+def test_cores_are_divided_among_the_processes(processes, threads, expected, monkeypatch):
     monkeypatch.setattr("ctta.bench.local.cores", lambda: 4)
     monkeypatch.setattr("ctta.bench.local._physical_memory", lambda: 64 * 2**30)
-    assert share(tasks, processes, threads) == expected
+    assert share(processes, threads) == expected
 
 
 def test_no_more_processes_are_started_than_memory_holds(monkeypatch):
     monkeypatch.setattr("ctta.bench.local.cores", lambda: 64)
     monkeypatch.setattr("ctta.bench.local._physical_memory", lambda: 8 * 2**30)
-    assert share(100, None, None) == (4, 16)
+    assert share(None, None) == (4, 16)
 
 
 def test_one_process_runs_the_cells_in_order_and_tells_every_batch(tmp_path):
@@ -80,11 +79,13 @@ def test_what_is_done_is_not_run_again(tmp_path):
     assert [event.kind for event in run(Local(tmp_path / "b.db", processes=8), cells)] == ["done", "done"]
 
 
-def test_threads_of_this_process_are_as_they_were(tmp_path):
+def test_a_cell_runs_with_its_threads_and_those_of_this_process_are_as_they_were(tmp_path):
     before = torch.get_num_threads()
     seen = []
-    engine = Local(tmp_path / "b.db", processes=1, threads=before + 1)
-    engine.run(plan(write_model(tmp_path), "source"), lambda _: seen.append(torch.get_num_threads()))
+    cell = dataclasses.replace(plan(write_model(tmp_path), "source")[0].cell, threads=before + 1)
+    Local(tmp_path / "b.db", processes=1).run(
+        tasks([cell]), lambda event: event.row and seen.append(torch.get_num_threads())
+    )
     assert set(seen) == {before + 1}
     assert torch.get_num_threads() == before
 

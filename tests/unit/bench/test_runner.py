@@ -1,7 +1,6 @@
 """The runner: continued runs equal uninterrupted ones, and what goes wrong is noted where it belongs."""
 
 import dataclasses
-import hashlib
 import json
 
 import pytest
@@ -12,11 +11,12 @@ from ctta import list_methods
 from ctta._core.precision import autocast_on
 from ctta.bench import cell as cell_module
 from ctta.bench import runner
-from ctta.bench.cell import Cell, prepare
+from ctta.bench.cell import Cell, identity, key_of, prepare
 from ctta.bench.forgetting import Forgetting
 from ctta.bench.runner import _Pending, rows_of, run_cell
 from ctta.bench.store import Store
 from ctta.errors import CttaError, SettingError, StoreError
+from ctta.methods import find
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_the_unit_of_cost_is_measured_first_and_then_takes_one_percent_of_the_ti
 def test_forgetting_is_measured_once_per_domain_and_once_where_all_are_mixed(model, store):
     key = run_cell(tiny(model, "source", clean=10), store)
     assert [row["domain"] for row in store.domains(key)] == ["contrast-5", "brightness-5"]
-    key = run_cell(tiny(model, "source", clean=10, setting="mixed"), store)
+    key = run_cell(tiny(model, "source", clean=10, scenario="mixed"), store)
     assert [row["domain"] for row in store.domains(key)] == ["mixed"]
 
 
@@ -278,15 +278,31 @@ def test_the_callers_autocast_does_not_reach_a_cell_in_full(model, tmp_path):
         assert rows_in(tmp_path / "inside.db", tiny(model, clean=10)) == expected
 
 
-def test_a_cell_in_bf16_has_a_key_of_its_own_and_one_in_full_has_a_key_that_says_nothing_of_it(model):
-    full, half = (prepare(tiny(model, precision=name)) for name in ("full", "bf16"))
-    assert full.key != half.key
-    names = ("weights", "stream", "method", "settings", "seed", "clean", "code", "files")
-    identity = {name: full.manifest[name] for name in names}
-    text = json.dumps(identity, sort_keys=True, default=str).encode()
-    assert full.key == hashlib.sha256(text).hexdigest()[:16]
-    assert "precision" not in full.manifest
-    assert [ready.manifest["cell"]["precision"] for ready in (full, half)] == ["full", "bf16"]
+def test_a_cell_is_what_decides_its_numbers_and_nothing_else(model, monkeypatch):
+    cell = tiny(model)
+    key = prepare(cell).key
+    others = [
+        {"method": "law"}, {"settings": {"lr": 0.1}}, {"settings": {"variant": "paper"}}, {"preset": "imagenet-c"},
+        {"seed": 1}, {"clean": 10}, {"precision": "bf16"}, {"threads": 2}, {"images": 10}, {"scenario": "mixed"},
+        {"corruptions": ("fog",)}, {"severity": 4},
+    ]  # fmt: skip
+    keys = {prepare(dataclasses.replace(cell, **other)).key for other in others}
+    assert len(keys - {key}) == len(others)
+    default = next(item.default for item in find("palm").settings if item.name == "lr")
+    same = dataclasses.replace(cell, label="called otherwise", settings={"lr": default})
+    assert prepare(same).key == key
+    monkeypatch.setattr(cell_module, "NUMBERS", cell_module.NUMBERS + 1)
+    assert prepare(cell).key != key
+
+
+def test_the_key_of_a_cell_follows_from_its_manifest_without_running_it(model):
+    ready = prepare(tiny(model, settings={"lr": 0.1}))
+    manifest = json.loads(json.dumps(ready.manifest))
+    assert key_of(identity(manifest)) == ready.key
+    assert identity(manifest)["settings"] == {"lr": 0.1}
+    # 0.1 wrote neither down; a setting added since, with a default, leaves the key as it was
+    del manifest["precision"], manifest["numbers"], manifest["settings"]["alpha"]
+    assert key_of(identity(manifest)) == ready.key
 
 
 def test_a_cell_comes_back_from_plain_data_also_from_data_without_a_precision():

@@ -247,6 +247,16 @@ def test_an_old_schema_is_read_as_it_is_and_brought_up_with_its_rows_when_writte
         assert store.db.execute("PRAGMA user_version").fetchone()[0] == len(SCHEMA)
 
 
+def test_a_store_of_0_1_is_read_with_the_scenario_under_its_name(path):
+    with Store(path) as store:
+        manifest = {"setting": {"name": "gradual"}, "cell": {"method": "palm", "setting": "gradual"}}
+        store.claim("k", "palm", manifest, 1)
+        assert store.cell("k").manifest == {
+            "scenario": {"name": "gradual"},
+            "cell": {"method": "palm", "scenario": "gradual"},
+        }
+
+
 def test_a_newer_schema_is_refused_with_what_to_do(path):
     Store(path).close()
     db = sqlite3.connect(path)

@@ -99,8 +99,8 @@ def test_cells_carry_the_papers_protocol(empty):
     }
     assert cells["cifar10-c"].settings["lr_scheme"] == "lars"
     assert all(c.severity == 5 and c.images is None and c.seed == 0 for c in cells.values())
-    assert {item.cell.setting for item in plan(experiment("gtta"), Options())} == {"gradual"}
-    assert {item.cell.setting for item in plan(experiment("mixed"), Options())} == {"mixed"}
+    assert {item.cell.scenario for item in plan(experiment("gtta"), Options())} == {"gradual"}
+    assert {item.cell.scenario for item in plan(experiment("mixed"), Options())} == {"mixed"}
     clean = {item.paper: item.cell.clean for item in plan(experiment("forgetting"), Options())}
     assert clean == {"cifar10-c": 10_000, "cifar100-c": 10_000, "imagenet-c": 5_000}
 

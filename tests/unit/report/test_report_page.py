@@ -268,7 +268,7 @@ def test_variants_make_room_where_figures_could_not_hold_them_all(store):
 def test_the_order_on_the_page_does_not_depend_on_which_cell_was_begun_first(store):
     for setting in ("mixed", "gradual", "continual"):
         for method in ("palm", "cotta", "source"):
-            add_cell(store, method, setting=setting)
+            add_cell(store, method, scenario=setting)
     boards = collect(store)
     assert [board.facts["stream"] for board in boards] == ["continual", "gradual", "mixed"]
     assert all([entry.method for entry in board.entries] == ["source", "cotta", "palm"] for board in boards)
@@ -376,7 +376,7 @@ def test_what_was_measured_on_clean_images_is_kept_by_the_same_code(store):
 def test_different_models_and_streams_are_never_compared(store, tmp_path):
     add_cell(store, "palm")
     add_cell(store, "palm", weights="other")
-    add_cell(store, "palm", setting="recurring")
+    add_cell(store, "palm", scenario="recurring")
     assert len(collect(store)) == 3
     page = render(store)
     assert page.count('<section id="board-') == 3
@@ -388,7 +388,7 @@ def test_different_models_and_streams_are_never_compared(store, tmp_path):
 def test_a_gradual_stream_is_averaged_in_three_ways_and_drawn_by_corruption(store):
     levels = [f"{name}-{level}" for name in ("fog", "snow") for level in (1, 2, 3, 4, 5, 4, 3, 2, 1)]
     for method in ("source", "palm"):
-        add_cell(store, method, domains=levels, setting="gradual", batches=1)
+        add_cell(store, method, domains=levels, scenario="gradual", batches=1)
     (board,) = collect(store)
     table = tables_of(board)[0]
     assert [head for head in table.heads if "severit" in head] == [
@@ -404,7 +404,7 @@ def test_a_gradual_stream_is_averaged_in_three_ways_and_drawn_by_corruption(stor
 
 
 def test_a_mixed_stream_is_reported(store):
-    add_cell(store, "palm", setting="mixed", domains=("mixed",), batches=6)
+    add_cell(store, "palm", scenario="mixed", domains=("mixed",), batches=6)
     key = store.cells()[0].key
     rows = [
         dataclasses.replace(row, counts={"fog-5": [100, 20], "snow-5": [100, 30]}) for row in store.batches(key)
