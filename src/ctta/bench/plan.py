@@ -25,11 +25,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +34,12 @@ import yaml
 
 from ctta._core.files import parsing
 from ctta._core.precision import PRECISIONS
-from ctta.bench.cell import Cell, prepare
+from ctta.bench.cell import Cell, Task, prepare
 from ctta.bench.resolve import names_in, read_value
 from ctta.errors import SettingError
-from ctta.methods import find, list_methods
+from ctta.methods import find
 from ctta.settings import suggestion
 from ctta.streams import SCENARIOS
-
-UNKNOWN = 4.0
-"""Forward passes a batch is taken to cost under a method that does not say."""
 
 PRESETS = {"cifar10": "cifar10-c", "cifar100": "cifar100-c"}
 """Presets of datasets that are not named like their preset."""
@@ -64,41 +58,13 @@ PLAIN = ("images", "batch_size", "severity", "clean", "precision")
 """Keys of a grid that are the same for all its cells and go to them as they are."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """A cell that can run: its key in the store, its size, and its estimated cost."""
-
-    cell: Cell
-    key: str
-    batches: int
-    samples: int
-    passes: float
-    """Forward passes of a batch that the cell is expected to cost."""
-
-
 def tasks(cells: Iterable[Cell]) -> list[Task]:
-    """Load what the cells need and give them their keys; a cell that is another one in other words is left out."""
+    """Give cells their keys; a cell that is another one in other words is left out."""
     found: dict[str, Task] = {}
     for cell in cells:
-        task = task_of(cell)
+        task = prepare(cell)
         found.setdefault(task.key, task)
     return list(found.values())
-
-
-def task_of(cell: Cell) -> Task:
-    """Load what a cell needs, and give it its key, size and cost."""
-    ready = prepare(cell)
-    batches = len(ready.stream)
-    visits = 1 + sum(a != b for a, b in itertools.pairwise(ready.stream.domain_of[ready.stream.bounds[:-1]]))
-    # forgetting: two passes over the clean images after every domain
-    clean = 2 * math.ceil(cell.clean / cell.batch_size) * (1 if ready.stream.name == "mixed" else visits)
-    return Task(cell, ready.key, batches, ready.stream.samples, batches * passes_of(cell.method) + clean)
-
-
-def passes_of(method: str) -> float:
-    """Forward passes a batch costs under a method: the largest number its entry in the registry states."""
-    stated = next((entry.cost for entry in list_methods() if entry.name == method), "")
-    return max(map(float, re.findall(r"\d+(?:\.\d+)?", stated)), default=UNKNOWN)
 
 
 def from_yaml(path: Path, threads: int = 1, **words: Any) -> list[Cell]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ctta.bench.cell import Task, prepare
 from ctta.bench.experiments import SPOKEN, Options, Planned, plan
 from ctta.bench.paper_tables import tables_of
-from ctta.bench.plan import Task, task_of
 from ctta.bench.published import Experiment
 from ctta.bench.results import Result, Run, read_run
 from ctta.bench.store import Store
@@ -89,7 +89,7 @@ class Work:
             item.reason = "not run: " + "; ".join(words)
             return
         try:
-            task = task_of(item.cell)
+            task = prepare(item.cell)
         except Exception as error:  # noqa: BLE001 - the user's model may raise anything, and other cells can run
             item.reason, item.failed = f"failed: {type(error).__name__}: {error}", True
         else:

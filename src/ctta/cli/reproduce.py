@@ -16,9 +16,9 @@ from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
 
 if TYPE_CHECKING:
-    from ctta.bench.engines import Event
     from ctta.bench.experiments import Options
     from ctta.bench.reproduction import Reproduction, Work
+    from ctta.bench.workers import Event
 
 INCOMPLETE = 3
 """Exit code where something could not run for want of weights or data."""

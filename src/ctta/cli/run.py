@@ -73,7 +73,7 @@ def execute(
     import torch
 
     from ctta._core.files import write
-    from ctta.bench.engines import engine
+    from ctta.bench.local import Local
     from ctta.bench.plan import from_words, tasks
     from ctta.bench.results import read_run, results_of
     from ctta.bench.store import Store
@@ -88,7 +88,7 @@ def execute(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.sqlite"
         plan = tasks(dataclasses.replace(cell, profile=profile) for cell in cells)
-        problems = run(plan, engine("local", path, processes=1, threads=threads), path, console)
+        problems = run(plan, Local(path, processes=1), path, console)
         with Store(path, read_only=True) as store:
             records = {record.key: record for record in store.cells("done")}
             results = results_of(read_run(store, records[task.key]) for task in plan if task.key in records)

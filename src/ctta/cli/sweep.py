@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ctta._core.precision import mark
-from ctta.bench.engines import Engine, Event, Tell
-from ctta.bench.plan import Task
+from ctta.bench.cell import Task
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
+from ctta.bench.workers import Engine, Event, Tell
 
 REFRESH = 2
 """How often a second the live table is drawn."""

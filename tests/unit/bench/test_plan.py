@@ -5,7 +5,8 @@ import textwrap
 import pytest
 from tests.bench_kit import write_model
 
-from ctta.bench.plan import UNKNOWN, from_words, from_yaml, passes_of, tasks
+from ctta.bench.cell import UNKNOWN, passes_of
+from ctta.bench.plan import from_words, from_yaml, tasks
 from ctta.errors import SettingError
 
 

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from rich.console import Console
 from tests.bench_kit import MODEL, a_row, read, write_model
 
-from ctta.bench.engines import Event
 from ctta.bench.evaluation import BatchRow
 from ctta.bench.export import NESTED, export
 from ctta.bench.plan import from_words, tasks
 from ctta.bench.store import Store
+from ctta.bench.workers import Event
 from ctta.cli import cli
 from ctta.cli.sweep import Sweep
 from ctta.errors import DataError, SettingError, StoreError

@@ -21,7 +21,7 @@ from tests.synthetic import CORRUPTIONS, METHODS, add_cell, full_store
 import ctta
 from ctta.bench.cell import Cell
 from ctta.bench.metrics import thin
-from ctta.bench.runner import run_cell
+from ctta.bench.runner import run
 from ctta.bench.store import Store
 from ctta.cli import cli, main
 from ctta.errors import DataError, StoreError
@@ -358,11 +358,11 @@ def test_importance_bars_are_the_means_over_batches_and_seeds(store):
 
 def test_a_cell_run_again_by_newer_code_replaces_the_old_one(store):
     add_cell(store, "palm", shift=20)
-    add_cell(store, "palm", code="0.2.0+ffff")
+    add_cell(store, "palm", ctta="0.2.0")
     (board,) = collect(store)
     (entry,) = board.entries
-    assert [run.record.manifest["code"] for run in entry.runs] == ["0.2.0+ffff"]
-    assert board.facts["code"] == "0.2.0+ffff"
+    assert [run.version for run in entry.runs] == ["0.2.0, numbers 1"]
+    assert board.facts["ctta"] == "0.2.0, numbers 1"
 
 
 def test_what_was_measured_on_clean_images_is_kept_by_the_same_code(store):
@@ -443,7 +443,7 @@ def test_real_rows_make_a_page(store, tmp_path):
             corruptions=("fog", "snow"),
             clean=5 if method == "palm" else 0,
         )
-        run_cell(cell, store)
+        run([cell], store)
     page = render(store)
     parsed(page)
     assert "a slice: 10 images per domain" in page
