@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
@@ -122,27 +120,22 @@ def _show_plan(plan: Sequence[Any], path: Path, as_json: bool) -> None:
 
 
 def _show_results(plan: Sequence[Any], path: Path, as_json: bool, problems: list[str]) -> None:
-    from ctta.bench.seeds import over_seeds
+    from ctta.bench.results import read_run, results_of
     from ctta.bench.store import Store
-    from ctta.bench.summary import summarise
-    from ctta.cli.sweep import result_table
+    from ctta.report.comparison import side_by_side
 
     with Store(path, read_only=True) as store:
         records = {record.key: record for record in store.cells("done")}
-        lines = over_seeds(
-            (task.cell, summarise(store, records[task.key])) for task in plan if task.key in records
-        )
+        results = results_of(read_run(store, records[task.key]) for task in plan if task.key in records)
     images = plan[0].cell.images if plan else None
     if as_json:
         data = {"store": str(path), "images": images, "problems": problems}
-        click.echo(json.dumps({**data, "lines": [dataclasses.asdict(line) for line in lines]}, indent=2))
+        click.echo(json.dumps({**data, "lines": [result.to_dict() for result in results]}, indent=2))
         return
-    tables: list[Table] = [
-        result_table(list(group), images) for _, group in itertools.groupby(lines, lambda line: line.table)
-    ]
-    console = Console()
-    for table in tables:
-        console.print(table)
+    part = f", {images} images a domain" if images else ""
+    for _, group in itertools.groupby(results, lambda result: result.first.ground):
+        same = list(group)
+        side_by_side(same, f"{same[0].first.place}{part}", digits=2).show(Console())
     click.echo(f"rows and manifests in {path}", err=True)
 
 

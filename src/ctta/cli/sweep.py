@@ -19,10 +19,8 @@ from rich.text import Text
 from ctta._core.precision import mark
 from ctta.bench.cell import Task
 from ctta.bench.reading import CellRecord
-from ctta.bench.seeds import Line
 from ctta.bench.store import Store
 from ctta.bench.workers import Engine, Event, Tell
-from ctta.cli.comparison import error_grid
 
 REFRESH = 2
 """How often a second the live table is drawn."""
@@ -276,24 +274,3 @@ def plan_data(tasks: Sequence[Task], records: dict[str, CellRecord]) -> list[dic
         }
         for task in tasks
     ]
-
-
-def result_table(lines: Sequence[Line], images: int | None) -> Table:
-    """Errors per domain and over seeds of the methods on one stream of one model."""
-    first = lines[0]
-    part = f", {images} images a domain" if images else ""
-    errors = {domain: {line.label: line.error[domain] for line in lines} for domain in first.error}
-    title = f"{first.model} on {first.data}, {first.scenario}{part}{mark(first.precision)}"
-    table = error_grid(title, errors, [line.label for line in lines])
-    table.add_row("mean", *(f"{line.mean:.2f}" for line in lines))
-    if any(len(line.seeds) > 1 for line in lines):
-        table.add_row("seeds", *(str(len(line.seeds)) for line in lines))
-        deviations = (line.std for line in lines)
-        table.add_row("standard deviation", *("-" if value is None else f"{value:.2f}" for value in deviations))
-        table.add_row("worst seed", *(f"{line.worst:.2f}" for line in lines))
-    passes = (line.passes for line in lines)
-    table.add_row("forward passes a batch", *("-" if value is None else f"{value:.1f}" for value in passes))
-    table.add_row("parameters selected (%)", *(f"{line.selected:.1f}" for line in lines))
-    if any(line.skipped for line in lines):
-        table.add_row("steps undone", *(str(line.skipped) for line in lines))
-    return table

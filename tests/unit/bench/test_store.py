@@ -14,8 +14,8 @@ from tests.bench_kit import a_row, comparable
 from ctta.bench import store as store_module
 from ctta.bench.export import export
 from ctta.bench.owners import LEASE, birth
+from ctta.bench.results import read_run
 from ctta.bench.store import SCHEMA, Store, TakenOverError
-from ctta.bench.summary import summarise
 from ctta.errors import StoreError
 
 MANIFEST = {"method": "palm", "seed": 0}
@@ -319,7 +319,7 @@ def use(path):
     """Read all there is, and go on with a cell."""
     with Store(path, read_only=True) as store:
         for record in store.cells():
-            summarise(store, record)
+            read_run(store, record)
             store.domains(record.key)
     with Store(path) as store:
         found = claim(store)
@@ -381,7 +381,7 @@ def test_a_finished_cell_without_rows_is_refused_in_words(path):
         claim(store)
         store.db.execute("UPDATE cells SET status = 'done'")
         with pytest.raises(StoreError, match="Cell k has no rows"):
-            summarise(store, store.cell("k"))
+            read_run(store, store.cell("k"))
 
 
 @pytest.mark.parametrize("owner", ["nobody", "a:b:c:d", "host:99999999999999999999:1:x"])

@@ -20,16 +20,17 @@ from tests.synthetic import CORRUPTIONS, METHODS, add_cell, full_store
 
 import ctta
 from ctta.bench.cell import Cell
+from ctta.bench.metrics import thin
 from ctta.bench.runner import run
 from ctta.bench.store import Store
 from ctta.cli import cli, main
 from ctta.errors import DataError, StoreError
 from ctta.report import axes, layout, pdf
-from ctta.report.collect import collect, thin
+from ctta.report.collect import collect
+from ctta.report.comparison import tables_of
 from ctta.report.figures import figures_of, styles_of
 from ctta.report.marks import Line
 from ctta.report.page import render, verdict
-from ctta.report.tables import tables_of
 from ctta.report.write import write_figures, write_page, write_tables
 
 OLDEST = ["source", "bn1", "tent", "adacontrast", "cotta", "ecotta", "sft", "dss", "law", "palm"]
@@ -357,11 +358,11 @@ def test_importance_bars_are_the_means_over_batches_and_seeds(store):
 
 def test_a_cell_run_again_by_newer_code_replaces_the_old_one(store):
     add_cell(store, "palm", shift=20)
-    add_cell(store, "palm", code="0.2.0+ffff")
+    add_cell(store, "palm", ctta="0.2.0")
     (board,) = collect(store)
     (entry,) = board.entries
-    assert [run.record.manifest["code"] for run in entry.runs] == ["0.2.0+ffff"]
-    assert board.facts["code"] == "0.2.0+ffff"
+    assert [run.version for run in entry.runs] == ["0.2.0, numbers 1"]
+    assert board.facts["ctta"] == "0.2.0, numbers 1"
 
 
 def test_what_was_measured_on_clean_images_is_kept_by_the_same_code(store):
@@ -408,7 +409,7 @@ def test_a_mixed_stream_is_reported(store):
     rows = [
         dataclasses.replace(row, counts={"fog-5": [100, 20], "snow-5": [100, 30]}) for row in store.batches(key)
     ]
-    with store._transaction() as db:
+    with store.transaction() as db:
         db.execute("DELETE FROM batches")
         db.executemany(
             "INSERT INTO batches (key, batch, row) VALUES (?, ?, ?)",
