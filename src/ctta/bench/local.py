@@ -100,9 +100,9 @@ class _Pool:
     def __enter__(self) -> _Pool:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Have those that still work give their cells back."""
-        for worker in self.workers.values():
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for workers that have come to their end; have others give their cells back."""
+        for worker in self.workers.values() if kind else ():
             worker.process.terminate()
         for worker in self.workers.values():
             worker.process.join(20)
@@ -205,6 +205,8 @@ def _work(
                 work(tasks, store, pipe.send, since, seconds, processes)
         except StoreError as error:
             pipe.send(str(error))
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to give back
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
