@@ -13,7 +13,7 @@ A grid is written in the words of `ctta bench`, or as one YAML file with the sam
     scenario: [continual, gradual]
     seeds: 0-2                         # or [0, 1, 2]
     images: 1000                       # per domain; left out: all
-    set: {tent: {lr: 1e-3}}            # or {tent.lr: 1e-3}
+    set: {tent: {lr: 1e-3}}            # or {tent.lr: 1e-3}; several values, one run each: {tent.lr: [1e-3, 2e-3]}
     stream: {passes: 3}                # further options of the scenarios
     precision: bf16                    # all methods under bfloat16 autocast; left out: full
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +133,34 @@ def _methods(
             "preset": given.get("preset", preset),
             "settings": {**sets.get(method, {}), **{name: _value(value) for name, value in own.items()}},
         }
-        name = made["label"] or method
-        if chosen.setdefault(name, made) != made:
-            raise SettingError(f"{owner}: two different methods are called `{name}`: give one of them a `label`.")
+        for one in _each(made):
+            name = one["label"] or method
+            if chosen.setdefault(name, one) != one:
+                raise SettingError(
+                    f"{owner}: two different methods are called `{name}`: give one of them a `label`."
+                )
     for name in sets:
         if all(made["method"] != name for made in chosen.values()):
             raise SettingError(
                 f"{owner} sets something of `{name}`, which is none of its methods: {', '.join(chosen)}."
             )
     return list(chosen.values())
+
+
+def _each(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return a method for every listed value: palm.lr=1e-3,2e-3 is two, each with a label of its own."""
+    lists = {}
+    for item in find(made["method"]).settings:
+        value = made["settings"].get(item.name)
+        if isinstance(value, str) and "," in value and str not in item.types:
+            lists[item.name] = [_value(part) for part in value.split(",")]
+        elif isinstance(value, list) and not item.many:
+            lists[item.name] = [_value(part) for part in value]
+    for values in itertools.product(*lists.values()):
+        named = dict(zip(lists, values, strict=True))
+        words = [made["label"] or made["method"], *(f"{name}={value}" for name, value in named.items())]
+        label = " ".join(words) if lists else made["label"]
+        yield {**made, "label": label, "settings": {**made["settings"], **named}}
 
 
 def _models(entries: Sequence[Any], weights: str | None, owner: str) -> list[dict[str, Any]]:

@@ -40,6 +40,9 @@ class Held(NamedTuple):
     snapshot: str | None
 
 
+LATEST = 2**36
+"""Seconds after 1970 that no clock of ours shows, but every calendar has."""
+
 MANIFEST: dict[str, Any] = {
     **dict.fromkeys(("cell", "scenario", "settings"), dict[str, Any]),
     **dict.fromkeys(("seed", "samples", "batches", "processes"), int),
@@ -131,6 +134,9 @@ def record_from(named: dict[str, Any]) -> CellRecord:
     """Return a cell from what its record holds by name, if each value is of its kind."""
     what = f"cell {named['key']!r}"
     _require(what, named, _kinds(CellRecord))
+    for name in ("started", "finished"):
+        if not 0 <= (named[name] or 0) < LATEST:  # infinity, too
+            raise ValueError(f"{what} has a wrong `{name}`")
     for data in (named["manifest"], named["manifest"].get("cell")):
         if type(data) is dict and "setting" in data:  # what 0.1 called it
             data["scenario"] = data.pop("setting")

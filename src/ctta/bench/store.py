@@ -296,10 +296,14 @@ class Store(Database):
         return next(iter(self._records("key = ?", (key,))), None)
 
     def batches(self, key: str) -> list[BatchRow]:
-        """The rows of a cell, in order."""
+        """The rows of a cell, in order; of one that is done, all of them."""
         with speaking(self.path):
+            done = self.db.execute("SELECT total FROM cells WHERE key = ? AND status = 'done'", (key,)).fetchone()
             found = self.db.execute("SELECT row, batch FROM batches WHERE key = ? ORDER BY batch", (key,))
-            return [reading.batch_row(text, batch) for text, batch in found]
+            rows = [reading.batch_row(text, batch) for text, batch in found]
+            if done is not None and done[0] != len(rows):
+                raise ValueError(f"cell {key!r} is done, but has {len(rows)} of its {done[0]} rows")
+            return rows
 
     def domains(self, key: str) -> list[dict[str, Any]]:
         """What was measured after each domain of a cell, in order."""

@@ -32,7 +32,7 @@ from ctta.streams import SCENARIOS
 @click.option("--batch-size", type=click.IntRange(min=1), help="Images per batch. [default: 200]")
 @click.option("--severity", type=click.IntRange(1, 5), help="Of scenarios with one. [default: 5]")
 @click.option("--corruptions", help="Corruptions. [default: the fifteen]")
-@click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
+@click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting, or values to sweep.")
 @click.option("--stream", multiple=True, metavar="NAME=VALUE", help="Option of a stream, as passes=3; repeatable.")
 @click.option("--clean", type=click.IntRange(min=0), help="Clean images to measure forgetting on. [default: 0]")
 @click.option("--precision", type=click.Choice(PRECISIONS), help="bf16: under bfloat16 autocast. [default: full]")

@@ -99,6 +99,19 @@ def test_one_method_may_come_twice_under_two_labels_with_models_and_weights_of_t
     assert (cells[1].preset, cells[1].settings) == ("cifar10-c", {"temperature": 100})
 
 
+def test_several_values_of_a_setting_are_a_sweep():
+    found = from_words({"methods": "palm,tent", "set": ["palm.lr=1e-3,2e-3", "palm.alpha=0.5,0.7"]})
+    assert [(cell.name, cell.settings) for cell in found] == [
+        ("palm lr=0.001 alpha=0.5", {"lr": 1e-3, "alpha": 0.5}),
+        ("palm lr=0.001 alpha=0.7", {"lr": 1e-3, "alpha": 0.7}),
+        ("palm lr=0.002 alpha=0.5", {"lr": 2e-3, "alpha": 0.5}),
+        ("palm lr=0.002 alpha=0.7", {"lr": 2e-3, "alpha": 0.7}),
+        ("tent", {}),
+    ]
+    listed = from_words({"methods": [{"method": "palm", "label": "ours", "set": {"lr": [0.1, "1e-3"]}}]})
+    assert [cell.name for cell in listed] == ["ours lr=0.1", "ours lr=0.001"]
+
+
 def test_without_a_preset_a_method_takes_that_of_the_dataset_and_none_takes_the_defaults():
     assert [c.preset for c in from_words({"dataset": "cifar10-c,cifar10,cifar100", "methods": "palm"})] == [
         "cifar10-c",
