@@ -27,7 +27,7 @@ from ctta._core.layers import AsItWas, all_finite, same_bits
 from ctta._core.method import Augment, Method
 from ctta._core.registry import MethodEntry, find
 from ctta._core.report import Report
-from ctta._core.state import State, network_tensors, networks_of, undisturbed
+from ctta._core.state import State, held, network_tensors, networks_of, undisturbed
 from ctta._core.turns import Done, Turns, turn
 from ctta._cost.layout import use_fast_layout, use_plain_layout
 from ctta._version import __version__
@@ -95,14 +95,35 @@ def load(
             )
         augment = header["augment"]
     settings = entry.resolve(None, header["settings"])
-    adapter = Adapter(
-        model,
-        entry,
-        entry.method.without_files(settings),  # a file must not make us open another
-        augment=choose(augment),
-        seed=header["seed"],
-        inplace=inplace,
-    )
+    as_it_was = AsItWas(model) if inplace and isinstance(model, nn.Module) else None
+    adapter = None
+    try:
+        adapter = Adapter(
+            model,
+            entry,
+            entry.method.without_files(settings),  # a file must not make us open another
+            augment=choose(augment),
+            seed=header["seed"],
+            inplace=inplace,
+        )
+        _continue_from(adapter, path, settings, tensors, header)
+    except BaseException:
+        if as_it_was is not None:
+            if adapter is not None:
+                adapter.reset()
+            as_it_was.put_back()
+        raise
+    return adapter
+
+
+def _continue_from(
+    adapter: Adapter,
+    path: str | os.PathLike[str],
+    settings: Any,
+    tensors: dict[str, Tensor],
+    header: Mapping[str, Any],
+) -> None:
+    """Give a new adapter what a file says, if the file belongs to its model."""
     brought = {key.removeprefix(SOURCE): tensors.pop(key) for key in list(tensors) if key.startswith(SOURCE)}
     with torch.inference_mode(False):
         adapter.method.begin_from(settings, brought)
@@ -116,7 +137,6 @@ def load(
         adapter._layout = "fast"
         if header["layout"] == "plain":
             adapter._use_plain_layout()
-    return adapter
 
 
 class Adapter(Turns):
@@ -479,6 +499,7 @@ class Adapter(Turns):
     @turn
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         with torch.inference_mode(False):
+            self._remember(held(self.method))
             self.method.to(fn)
         self._snapshot = {}
         self._fingerprint = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 import torch
 from torch import Tensor, nn
 
-from ctta._core.layers import all_finite, equal_bits
+from ctta._core.layers import AsItWas, all_finite, equal_bits
 from ctta._core.precision import wide
 from ctta.errors import StateError
 
@@ -149,6 +149,22 @@ def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
             setattr(method, name, to(value))
         elif item.kind == "network":
             value._apply(to)
+
+
+def held(method: Method[Any]) -> Callable[[], None]:
+    """Return what puts back every tensor a method holds now, also where a conversion put another in its place."""
+    attributes = vars(method).copy()  # a conversion makes new dicts
+    networks = [AsItWas(network) for network in networks_of(method)]
+    data = [(value, value.data) for network in networks_of(method) for value in network.parameters()]
+
+    def put_back() -> None:
+        vars(method).update(attributes)
+        for network in networks:
+            network.put_back()
+        for value, before in data:
+            value.data = before
+
+    return put_back
 
 
 def set_network(network: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -292,7 +308,7 @@ def is_of_type(value: Any, hint: Any) -> bool:
     if kind is dict:
         return type(value) is dict and all(is_of_type(item, inner[1]) for item in value.values())
     if hint is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+        return is_of_type(value, int) or (type(value) is float and abs(value) <= sys.float_info.max)
     if hint is int:
         return type(value) is int and abs(value) < 2**63
     return not isinstance(hint, type) or type(value) is hint

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.context
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 
@@ -81,7 +83,7 @@ class Local:
 
 @dataclass
 class _Worker:
-    process: SpawnProcess
+    process: BaseProcess
     pipe: Connection
     owner: owners.Owner
     """Under which name it holds cells of the store."""
@@ -167,7 +169,7 @@ class _Pool:
             )
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         ours, theirs = context.Pipe(duplex=False)
         course = self.course
         plan = (
@@ -179,11 +181,20 @@ class _Pool:
             self.size,
         )
         process = context.Process(target=_work, args=(theirs, *plan), daemon=True)
-        with _environment(self.threads), _deaf_to_ctrl_c():
+        with _environment(self.threads):
             process.start()
         theirs.close()  # else its end would not be noticed here
         owner = owners.process(process.pid or 0, course.store.owner)
         self.workers[ours] = _Worker(process, ours, owner)
+
+
+def _context() -> multiprocessing.context.ForkServerContext | multiprocessing.context.SpawnContext:
+    """How processes begin: on Linux forked from a server that has imported torch once, for all of them."""
+    if sys.platform != "linux":  # elsewhere a forked process may not use what its system has begun
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def _work(
@@ -196,7 +207,9 @@ def _work(
     processes: int,
 ) -> None:
     """Work on the cells of a plan until none is free (one of so many processes)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: the parent tells us
     signal.signal(signal.SIGTERM, _interrupt)
+    os.environ.update(_thread_variables(max(task.cell.threads for task in tasks)))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     keep_freed_memory()
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
@@ -228,11 +241,15 @@ def _fate(code: int | None) -> str:
     return f"ended with code {code}"
 
 
+def _thread_variables(threads: int) -> dict[str, str]:
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
 @contextlib.contextmanager
 def _environment(threads: int) -> Iterator[None]:
     """Give the processes started here their number of threads before they import torch."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    os.environ.update(_thread_variables(threads))
     try:
         yield
     finally:
@@ -241,19 +258,6 @@ def _environment(threads: int) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Have the processes started here ignore Ctrl-C, which a terminal sends to all: the parent tells them."""
-    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
 def _physical_memory() -> int:

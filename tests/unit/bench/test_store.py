@@ -17,6 +17,7 @@ from ctta.bench.owners import LEASE, birth
 from ctta.bench.results import read_run
 from ctta.bench.store import SCHEMA, Store, TakenOverError
 from ctta.errors import StoreError
+from ctta.report import page
 
 MANIFEST = {"method": "palm", "seed": 0}
 
@@ -376,12 +377,33 @@ def test_a_damaged_manifest_is_refused_by_whoever_needs_it(path, manifest):
             export(store, path.with_suffix(".csv"))
 
 
-def test_a_finished_cell_without_rows_is_refused_in_words(path):
+def test_a_cell_without_rows_is_refused_in_words(path):
     with Store(path) as store:
         claim(store)
-        store.db.execute("UPDATE cells SET status = 'done'")
         with pytest.raises(StoreError, match="Cell k has no rows"):
             read_run(store, store.cell("k"))
+
+
+@pytest.mark.parametrize("use", [page.render, lambda store: read_run(store, store.cell("k"))])
+@pytest.mark.parametrize("there", [0, 3])
+def test_a_finished_cell_that_lost_rows_is_refused_in_words(path, use, there):
+    with Store(path) as store:
+        manifest = {"cell": {"method": "tent", "data": "d"}, "scenario": {}, "settings": {}, "seed": 0}
+        store.claim("k", "tent", manifest, total=4)
+        store.append("k", [a_row(batch) for batch in range(4)])
+        store.finish("k")
+        store.db.execute("DELETE FROM batches WHERE batch >= ?", (there,))
+        with pytest.raises(StoreError, match=f"bench.db: cell 'k' is done, but has {there} of its 4 rows.*copy"):
+            use(store)
+
+
+@pytest.mark.parametrize("moment", [float("inf"), 2**62, -1])
+def test_a_time_that_no_calendar_has_is_refused_in_words(path, moment):
+    with Store(path) as store:
+        claim(store)
+        store.db.execute("UPDATE cells SET started = ?", (moment,))
+        with pytest.raises(StoreError, match="wrong `started`.*damaged"):
+            store.cells()
 
 
 @pytest.mark.parametrize("owner", ["nobody", "a:b:c:d", "host:99999999999999999999:1:x"])

@@ -166,6 +166,29 @@ def test_an_interruption_at_any_line_leaves_what_was_before_or_what_is_after(nam
             assert not in_threads(lambda adapter=adapter: adapter.predict(STREAM[0]))
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_move_cut_short_at_any_tensor_leaves_what_was_before(name):
+    adapter = adapter_of(name)
+    adapter(STREAM[0])
+    twin, before, shown = copy.deepcopy(adapter), tensors(adapter), everything(adapter)
+    converted = []
+    copy.deepcopy(adapter)._apply(lambda value: converted.append(value) or value.double())
+    for stop in range(0, len(converted), 5):
+        count = iter(range(len(converted)))
+
+        def convert(value, count=count, stop=stop):
+            if next(count) == stop:
+                raise KeyboardInterrupt  # or a device without memory left
+            return value.double() if value.is_floating_point() else value
+
+        with pytest.raises(KeyboardInterrupt):
+            adapter._apply(convert)
+        assert equal(tensors(adapter), before)
+        assert everything(adapter) == shown
+    assert torch.equal(adapter(STREAM[1]), twin(STREAM[1]))
+    assert torch.equal(adapter.double()(STREAM[2].double()), twin.double()(STREAM[2].double()))
+
+
 def test_an_interruption_at_the_first_and_last_lines_keeps_no_thread_waiting():
     begun = adapter_of("tent")
     done = copy.deepcopy(begun)
@@ -333,6 +356,37 @@ def test_a_model_refused_in_place_is_left_as_it_was(name):
             refused += 1
             assert shape_of(model) == before
     assert refused >= (1 if name in ("source", "bn1") else 2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_model_that_a_file_does_not_belong_to_is_left_as_it_was(name, tmp_path):
+    adapter = adapter_of(name)
+    adapter(STREAM[0])
+    adapter.save(tmp_path / "a.st")
+    model = RESNET.make().train()
+    with torch.no_grad():
+        model.conv1.weight.mul_(2)
+    values, before = {key: value.clone() for key, value in model.state_dict().items()}, shape_of(model)
+    with pytest.raises(ctta.StateError, match="belongs to another model"):
+        ctta.load(tmp_path / "a.st", model, inplace=True)
+    assert shape_of(model) == before
+    assert equal(model.state_dict(), values)
+
+
+@pytest.mark.parametrize("name", ["palm", "cotta", "ecotta"])
+def test_a_model_is_left_as_it_was_when_loading_into_it_is_cut_short(name, tmp_path):
+    adapter = adapter_of(name)
+    adapter(STREAM[0])
+    adapter.save(tmp_path / "a.st")
+    model, draw = RESNET.make(), random.Random(0)
+    count = lines_of(lambda: ctta.load(tmp_path / "a.st", model, inplace=True))
+    for stop in [*(draw.randint(count // 2, count) for _ in range(4)), count - 6]:
+        model = RESNET.make().train()
+        values, before = {key: value.clone() for key, value in model.state_dict().items()}, shape_of(model)
+        with pytest.raises(KeyboardInterrupt):
+            lines_of(lambda model=model: ctta.load(tmp_path / "a.st", model, inplace=True), stop)
+        assert shape_of(model) == before
+        assert equal(model.state_dict(), values)
 
 
 # ------------------------------------------------------------------ answers in a buffer of the model

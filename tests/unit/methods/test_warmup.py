@@ -161,6 +161,23 @@ def test_a_file_that_does_not_fit_is_refused(file, tmp_path):
         ctta.adapt(golden_net(), "ecotta", warmup=str(tmp_path / "short"))
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda tensors: tensors.popitem(), "does not fit this model"),
+        (lambda tensors: tensors.update(stranger=torch.ones(2)), "expected stranger of shape None"),
+        (lambda tensors: tensors["0.bn.weight"].fill_(float("nan")), "holds NaN or infinity"),
+    ],
+    ids=["one is missing", "one too many", "NaN"],
+)
+def test_a_file_with_other_tensors_or_without_numbers_is_refused(file, tmp_path, change, words):
+    tensors, header = checkpoint.read(file)
+    change(tensors)
+    checkpoint.write(tmp_path / "other", tensors, header)
+    with pytest.raises(ctta.StateError, match=words):
+        ctta.adapt(golden_net(), "ecotta", warmup=str(tmp_path / "other"))
+
+
 # ---------------------------------------------------------------- the augmentation
 
 

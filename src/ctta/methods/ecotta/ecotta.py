@@ -304,4 +304,6 @@ def load_warm_up(path: str | os.PathLike[str], networks: nn.ModuleList, source: 
             f"{path} was made for another source model (the same architecture with other weights): warm up the "
             "meta networks of this one with `ctta warmup ecotta`."
         )
+    if not all_finite(list(tensors.values())):
+        raise StateError(f"{path} holds NaN or infinity, from which nothing can be adapted: use another copy.")
     networks.load_state_dict(tensors)
