@@ -112,6 +112,13 @@ class _Pool:
                 worker.process.kill()
                 worker.process.join()
             worker.pipe.close()
+            if kind:  # it may have been stopped in the moment after it claimed a cell
+                with contextlib.suppress(StoreError), self._as(worker) as its:
+                    its.give_back()
+
+    def _as(self, worker: _Worker) -> Store:
+        """Open the store under the name of a worker that has ended."""
+        return Store(self.course.store.path, owner=worker.owner)
 
     def run(self) -> None:
         due = 0.0
@@ -152,7 +159,7 @@ class _Pool:
         worker.process.join()
         worker.pipe.close()
         del self.workers[worker.pipe]
-        with Store(self.course.store.path, owner=worker.owner) as its:
+        with self._as(worker) as its:
             held = [self.course.open[key] for key in its.mine() if key in self.course.open]
             for task in held:
                 fate = f"its process {_fate(worker.process.exitcode)}"

@@ -200,6 +200,11 @@ class Store(Database):
             found = self.db.execute("SELECT key FROM cells WHERE owner = ? AND status = 'running'", (self.owner,))
             return [key for (key,) in found]
 
+    def give_back(self) -> None:
+        """Release all we hold: who is stopped between two lines may not know what that is."""
+        for key in self.mine():
+            self.release(key)
+
     def beat(self, keys: Iterable[str]) -> None:
         """Show that the runner of cells of ours lives."""
         with self.transaction() as db:

@@ -5,6 +5,7 @@ The store is the truth: workers claim from it, it refuses what another one has, 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,15 @@ class Course:
 
 def work(tasks: Sequence[Task], store: Store, tell: Tell, since: float, seconds: float, processes: int) -> None:
     """Claim cells and run them, the first that is free first, until none is."""
+    try:
+        _work(tasks, store, tell, since, seconds, processes)
+    except BaseException:
+        with contextlib.suppress(StoreError):
+            store.give_back()
+        raise
+
+
+def _work(tasks: Sequence[Task], store: Store, tell: Tell, since: float, seconds: float, processes: int) -> None:
     keys = [task.key for task in tasks]
     while True:
         standings = store.standings(keys, since)

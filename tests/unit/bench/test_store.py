@@ -13,7 +13,7 @@ from tests.bench_kit import a_row, comparable
 
 from ctta.bench import store as store_module
 from ctta.bench.export import export
-from ctta.bench.owners import LEASE, birth
+from ctta.bench.owners import LEASE, birth, process
 from ctta.bench.results import read_run
 from ctta.bench.store import SCHEMA, Store, TakenOverError
 from ctta.errors import StoreError
@@ -179,6 +179,41 @@ def test_rows_after_the_snapshot_and_a_snapshot_that_is_gone_are_not_trusted(pat
         claimed = claim(store)
         assert (claimed.start, claimed.snapshot) == (0, None)
         assert store.batches("k") == []
+
+
+def test_who_is_stopped_gives_back_all_it_holds_and_nothing_of_others(path):
+    with Store(path) as store, Store(path) as other:
+        claim(store)
+        claim(store, "second")
+        claim(other, "theirs")
+        store.give_back()
+        assert store.mine() == []
+        assert other.mine() == ["theirs"]
+        assert other.standings(["k", "second", "theirs", "new"]) == {
+            "k": "free",
+            "second": "free",
+            "theirs": "ours",
+            "new": "free",
+        }
+
+
+def test_a_worker_leaves_the_cell_of_a_dead_one_of_its_run_to_the_parent_and_others_take_it(path):
+    with Store(path) as parent, Store(path, owner=process(2**22 + 1, parent.owner)) as dead:
+        claim(dead)
+        sibling = Store(path, owner=process(2**22 + 2, parent.owner))
+        with sibling, Store(path) as stranger:
+            assert claim(sibling) is None
+            assert claim(stranger) is not None
+
+
+def test_what_failed_in_this_run_is_not_tried_again_in_it(path):
+    with Store(path) as store:
+        begun = time.time()
+        claim(store)
+        store.fail("k", "ModelError: no")
+        assert store.claim("k", "palm", MANIFEST, 4, since=begun) is None
+        assert store.standings(["k"], begun) == {"k": "failed"}
+        assert store.claim("k", "palm", MANIFEST, 4, since=time.time() + 1) is not None
 
 
 def test_only_the_last_snapshot_of_a_cell_is_kept_and_other_cells_keep_theirs(path):
