@@ -1,8 +1,8 @@
-"""From a grid (datasets x models x settings x seeds x methods) to cells, and what they will cost.
+"""From a grid (datasets x models x scenarios x seeds x methods) to cells, and what they will cost.
 
 A grid is written in the words of `ctta bench`, or as one YAML file with the same words as keys:
 
-    dataset: cifar10-c                 # one word or a list; so with model, setting, methods and corruptions
+    dataset: cifar10-c                 # one word or a list; so with model, scenario, methods and corruptions
     model:
       - robustbench:Standard
       - {model: wrn-28-10, weights: mine.safetensors}
@@ -10,26 +10,23 @@ A grid is written in the words of `ctta bench`, or as one YAML file with the sam
       - source
       - palm
       - {method: palm, label: palm T=100, preset: cifar10-c, set: {temperature: 100}}
-    setting: [continual, gradual]
+    scenario: [continual, gradual]
     seeds: 0-2                         # or [0, 1, 2]
     images: 1000                       # per domain; left out: all
-    set: {tent: {lr: 1e-3}}            # or {tent.lr: 1e-3}
-    stream: {passes: 3}                # further options of the settings
+    set: {tent: {lr: 1e-3}}            # or {tent.lr: 1e-3}; several values, one run each: {tent.lr: [1e-3, 2e-3]}
+    stream: {passes: 3}                # further options of the scenarios
     precision: bf16                    # all methods under bfloat16 autocast; left out: full
 
-The other keys are weights, preset, batch_size, severity, clean and import. Without `preset` every method takes the
-preset of the dataset where it has one; `preset: none` takes the defaults.
+The other keys are weights, preset, batch_size, severity, clean, profile and import. Without `preset` every method
+takes the preset of the dataset where it has one; `preset: none` takes the defaults.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,71 +34,37 @@ import yaml
 
 from ctta._core.files import parsing
 from ctta._core.precision import PRECISIONS
-from ctta.bench.cell import Cell, prepare
+from ctta.bench.cell import Cell, Task, prepare
 from ctta.bench.resolve import names_in, read_value
 from ctta.errors import SettingError
-from ctta.methods import find, list_methods
+from ctta.methods import find
 from ctta.settings import suggestion
-from ctta.streams import SETTINGS
-
-UNKNOWN = 4.0
-"""Forward passes a batch is taken to cost under a method that does not say."""
+from ctta.streams import SCENARIOS
 
 PRESETS = {"cifar10": "cifar10-c", "cifar100": "cifar100-c"}
 """Presets of datasets that are not named like their preset."""
 
 OPTIONS = {
-    "order": set(SETTINGS) - {"correlated"},
+    "order": set(SCENARIOS) - {"correlated"},
     "first": {"gradual"},
     "passes": {"recurring"},
     "kind": {"correlated"},
     "concentration": {"correlated"},
     "seed": {"correlated", "mixed"},
 }
-"""Further options of a stream, and the settings that take them."""
-
-PLAIN = ("images", "batch_size", "severity", "clean", "precision")
-"""Keys of a grid that are the same for all its cells and go to them as they are."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A cell that can run: its key in the store, its size, and its estimated cost."""
-
-    cell: Cell
-    key: str
-    batches: int
-    samples: int
-    passes: float
-    """Forward passes of a batch that the cell is expected to cost."""
+"""Further options of a stream, and the scenarios that take them."""
 
 
 def tasks(cells: Iterable[Cell]) -> list[Task]:
-    """Load what the cells need and give them their keys; a cell that is another one in other words is left out."""
+    """Give cells their keys; a cell that is another one in other words is left out."""
     found: dict[str, Task] = {}
     for cell in cells:
-        task = task_of(cell)
+        task = prepare(cell)
         found.setdefault(task.key, task)
     return list(found.values())
 
 
-def task_of(cell: Cell) -> Task:
-    """Load what a cell needs, and give it its key, size and cost."""
-    ready = prepare(cell)
-    batches = len(ready.stream)
-    visits = 1 + sum(a != b for a, b in itertools.pairwise(ready.stream.domain_of[ready.stream.bounds[:-1]]))
-    # forgetting: two passes over the clean images after every domain
-    clean = 2 * math.ceil(cell.clean / cell.batch_size) * (1 if ready.stream.name == "mixed" else visits)
-    return Task(cell, ready.key, batches, ready.stream.samples, batches * passes_of(cell.method) + clean)
-
-
-def passes_of(method: str) -> float:
-    """Forward passes a batch costs under a method: the largest number its entry in the registry states."""
-    stated = next((entry.cost for entry in list_methods() if entry.name == method), "")
-    return max(map(float, re.findall(r"\d+(?:\.\d+)?", stated)), default=UNKNOWN)
-
-
-def from_yaml(path: Path, **words: Any) -> list[Cell]:
+def from_yaml(path: Path, threads: int = 1, **words: Any) -> list[Cell]:
     """Cells of a YAML file; words given beside it replace those in it."""
     try:
         text = path.read_bytes()
@@ -112,51 +75,32 @@ def from_yaml(path: Path, **words: Any) -> list[Cell]:
     if not isinstance(data, dict):
         got = reprlib.repr(data)
         raise SettingError(f"Expected {path} to hold keys and values (keys: {', '.join(KEYS)}), but got {got}.")
-    return from_words({**data, **words}, owner=str(path))
+    return from_words({**data, **words}, owner=str(path), threads=threads)
 
 
-def from_words(words: Mapping[str, Any], owner: str = "The grid") -> list[Cell]:
+def from_words(words: Mapping[str, Any], owner: str = "The grid", threads: int = 1) -> list[Cell]:
     """Cells of a grid: words separated by commas, or lists; what is None or left out has its default.
 
     >>> [(cell.method, cell.seed) for cell in from_words({"methods": "source,bn1", "seeds": "0-1"})]
     [('source', 0), ('bn1', 0), ('source', 1), ('bn1', 1)]
     """
-    read = {name: value for name, value in read_words(words, owner).items() if value is not None}
-    for file in read.get("import", ()):
+    read = read_words(words, owner)
+    imports = tuple(read.pop("import", ()))
+    for file in imports:
         names_in(Path(file))
-    weights = read.get("weights")
-    models = [_model(entry, weights, owner) for entry in read.get("model", ["embedded:"])]
-    if weights and len(models) > 1:
-        raise SettingError(
-            f"{owner}: `weights` belongs to one model, but there are {len(models)}. "
-            "Give them in a YAML file: model: [{model: ARCH, weights: FILE}, ...]."
-        )
-    datasets, settings = read.get("dataset", ["embedded"]), read.get("setting", ["continual"])
-    _known("setting", settings, SETTINGS, owner)
-    stream = _stream_options(read.get("stream", {}), settings, owner)
-    names = read.get("methods", ["source", "bn1", "tent", "palm"])
-    chosen = _methods(names, read.get("set", {}), read.get("preset"), owner)
-    plain = {name: read[name] for name in PLAIN if name in read}
-    corruptions = tuple(read["corruptions"]) if "corruptions" in read else None
-    imports = tuple(read.get("import", ()))
+    models = _models(read.pop("model", ["embedded:"]), read.pop("weights", None), owner)
+    scenarios = read.pop("scenario", ["continual"])
+    _known("scenario", scenarios, SCENARIOS, owner)
+    stream = _stream_options(read.pop("stream", {}), scenarios, owner)
+    names = read.pop("methods", ["source", "bn1", "tent", "palm"])
+    methods = _methods(names, read.pop("set", {}), read.pop("preset", None), owner)
+    datasets, seeds = read.pop("dataset", ["embedded"]), read.pop("seeds", [0])
+    corruptions = tuple(read.pop("corruptions", ())) or None
+    same = {**read, "corruptions": corruptions, "imports": imports, "threads": threads}
     # methods vary fastest: neighbours share model and stream, which are kept in memory
     return [
-        _settled(
-            Cell(
-                **plain,
-                **method,
-                **model,
-                data=data,
-                setting=setting,
-                stream=stream[setting],
-                seed=seed,
-                corruptions=corruptions,
-                imports=imports,
-            )
-        )
-        for data, model, setting, seed, method in itertools.product(
-            datasets, models, settings, read.get("seeds", [0]), chosen
-        )
+        _settled(Cell(**same, **method, **model, data=data, scenario=scenario, stream=stream[scenario], seed=seed))
+        for data, model, scenario, seed, method in itertools.product(datasets, models, scenarios, seeds, methods)
     ]
 
 
@@ -179,23 +123,22 @@ def _methods(
     """Return method, label, preset and settings of every entry of `methods`."""
     chosen: dict[str, dict[str, Any]] = {}
     for entry in names:
-        given: Mapping[str, Any] = {"method": entry} if isinstance(entry, str) else entry
-        _known("key of a method", given, ("method", "label", "preset", "set"), owner)
-        if not isinstance(given.get("method"), str) or not isinstance(given.get("set", {}), Mapping):
-            raise SettingError(
-                f"{owner}: expected a method's name, or {{method: NAME, set: {{...}}}}, got {entry!r}."
-            )
-        method = given["method"]
-        own = {name: _value(value) for name, value in given.get("set", {}).items()}
+        given = _entry("method", entry, ("method", "label", "preset", "set"), owner)
+        method, own = given["method"], given.get("set", {})
+        if not isinstance(own, Mapping):
+            raise SettingError(f"{owner}: expected `set` of {method} to be {{SETTING: VALUE}}, but got {own!r}.")
         made: dict[str, Any] = {
             "method": find(method).name,
             "label": str(given.get("label", "")),
             "preset": given.get("preset", preset),
-            "settings": {**sets.get(method, {}), **own},
+            "settings": {**sets.get(method, {}), **{name: _value(value) for name, value in own.items()}},
         }
-        name = made["label"] or method
-        if chosen.setdefault(name, made) != made:
-            raise SettingError(f"{owner}: two different methods are called `{name}`: give one of them a `label`.")
+        for one in _each(made):
+            name = one["label"] or method
+            if chosen.setdefault(name, one) != one:
+                raise SettingError(
+                    f"{owner}: two different methods are called `{name}`: give one of them a `label`."
+                )
     for name in sets:
         if all(made["method"] != name for made in chosen.values()):
             raise SettingError(
@@ -204,58 +147,88 @@ def _methods(
     return list(chosen.values())
 
 
-def _stream_options(given: Mapping[str, Any], settings: Sequence[str], owner: str) -> dict[str, dict[str, Any]]:
-    """Return the options of every setting: each goes to those that take it."""
+def _each(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Return a method for every listed value: palm.lr=1e-3,2e-3 is two, each with a label of its own."""
+    lists = {}
+    for item in find(made["method"]).settings:
+        value = made["settings"].get(item.name)
+        if isinstance(value, str) and "," in value and str not in item.types:
+            lists[item.name] = [_value(part) for part in value.split(",")]
+        elif isinstance(value, list) and not item.many:
+            lists[item.name] = [_value(part) for part in value]
+    for values in itertools.product(*lists.values()):
+        named = dict(zip(lists, values, strict=True))
+        words = [made["label"] or made["method"], *(f"{name}={value}" for name, value in named.items())]
+        label = " ".join(words) if lists else made["label"]
+        yield {**made, "label": label, "settings": {**made["settings"], **named}}
+
+
+def _models(entries: Sequence[Any], weights: str | None, owner: str) -> list[dict[str, Any]]:
+    """Return name and weights of every entry of `model`."""
+    if weights and len(entries) > 1:
+        raise SettingError(
+            f"{owner}: `weights` belongs to one model, but there are {len(entries)}. "
+            "Give them in a YAML file: model: [{model: ARCH, weights: FILE}, ...]."
+        )
+    given = [_entry("model", entry, ("model", "weights"), owner) for entry in entries]
+    files = [entry.get("weights", weights if isinstance(entries[0], str) else None) for entry in given]
+    return [
+        {"model": entry["model"], "weights": None if file is None else str(file)}
+        for entry, file in zip(given, files, strict=True)
+    ]
+
+
+def _entry(what: str, entry: Any, keys: Sequence[str], owner: str) -> Mapping[str, Any]:
+    """Read one model or method: its name, or a mapping that names it."""
+    given: Mapping[str, Any] = {what: entry} if isinstance(entry, str) else entry
+    _known(f"key of a {what}", given, keys, owner)
+    if not isinstance(given.get(what), str):
+        rest = ", ".join(f"{key}: ..." for key in keys[1:])
+        raise SettingError(f"{owner}: expected a {what}'s name, or {{{what}: NAME, {rest}}}, but got {entry!r}.")
+    return given
+
+
+def _stream_options(given: Mapping[str, Any], scenarios: Sequence[str], owner: str) -> dict[str, dict[str, Any]]:
+    """Return the options of every scenario: each goes to those that take it."""
     _known("stream option", given, OPTIONS, owner)
     for name in given:
-        if not OPTIONS[name] & set(settings):
+        if not OPTIONS[name] & set(scenarios):
             takers = ", ".join(sorted(OPTIONS[name]))
-            raise SettingError(f"{owner}: `{name}` is an option of {takers}, not of {', '.join(settings)}.")
+            raise SettingError(f"{owner}: `{name}` is an option of {takers}, not of {', '.join(scenarios)}.")
     return {
-        setting: {name: _value(value) for name, value in given.items() if setting in OPTIONS[name]}
-        for setting in settings
+        scenario: {name: value for name, value in given.items() if scenario in OPTIONS[name]}
+        for scenario in scenarios
     }
-
-
-def _model(entry: Any, weights: str | None, owner: str) -> dict[str, Any]:
-    given = {"model": entry, "weights": weights} if isinstance(entry, str) else entry
-    _known("key of a model", given, ("model", "weights"), owner)
-    if not isinstance(given.get("model"), str):
-        raise SettingError(
-            f"{owner}: expected a model's name, or {{model: NAME, weights: FILE}}, but got {entry!r}."
-        )
-    file = given.get("weights")
-    return {"model": given["model"], "weights": None if file is None else str(file)}
 
 
 # -------------------------------------------------------------------- reading values
 
 
-def _words(value: Any) -> list[str]:
-    """Read a word, words separated by commas, or a list of words."""
-    words = _entries(value)
-    _fail(not all(isinstance(word, str) for word in words))
-    return words
+class _WrongError(Exception):
+    """A value that its key does not accept; `read_words` says which, and what was expected."""
+
+
+def _require(right: bool) -> None:
+    if not right:
+        raise _WrongError
+
+
+def _list(*kinds: type) -> Callable[[Any], list[Any]]:
+    """Read one entry, entries separated by commas, or a list of them."""
+
+    def read(value: Any) -> list[Any]:
+        if isinstance(value, str):
+            value = [word.strip() for word in value.split(",") if word.strip()]
+        entries = list(value) if isinstance(value, list | tuple) else [value]
+        _require(bool(entries) and all(isinstance(entry, kinds) for entry in entries))
+        return entries
+
+    return read
 
 
 def _files(value: Any) -> list[str]:
-    """Read one file or several, each a word or a path.
-
-    >>> _files(("one.py", Path("two.py"))), _files("one.py,two.py")
-    (['one.py', 'two.py'], ['one.py', 'two.py'])
-    """
-    return _words([_text(file) for file in value] if isinstance(value, list | tuple) else _text(value))
-
-
-def _entries(value: Any) -> list[Any]:
-    """Read a list whose entries may be words or mappings."""
-    if isinstance(value, str):
-        value = [word.strip() for word in value.split(",") if word.strip()]
-    if isinstance(value, Mapping):
-        value = [value]
-    _fail(not isinstance(value, list | tuple) or not value)
-    _fail(not all(isinstance(entry, str | Mapping) for entry in value))
-    return list(value)
+    """Read one file or several, each a word or a path."""
+    return [str(file) for file in _list(str, Path)(value)]
 
 
 def _seeds(value: Any) -> list[int]:
@@ -264,66 +237,52 @@ def _seeds(value: Any) -> list[int]:
     >>> _seeds("0-2,7"), _seeds(3), _seeds([1, 2])
     ([0, 1, 2, 7], [3], [1, 2])
     """
-    if isinstance(value, str):
-        value = value.split(",")
     numbers: list[int] = []
-    for part in value if isinstance(value, list | tuple) else [value]:
+    for part in _list(str, int)(value):
         first, dash, last = str(part).strip().partition("-")
-        _fail(isinstance(part, bool) or not first.isdigit() or (bool(dash) and not last.isdigit()))
+        _require(first.isdigit() and (not dash or last.isdigit()))  # True and -1 are no digits either
         span = range(int(first), int(last or first) + 1)
-        _fail(not span)
+        _require(bool(span))
         numbers += span
     return list(dict.fromkeys(numbers))
 
 
+def _pairs(value: Any) -> dict[str, Any]:
+    """Read NAME=VALUE words or a mapping."""
+    if not isinstance(value, Mapping):
+        words = [str(text) for text in _list(str)(value)]
+        _require(all("=" in text for text in words))
+        value = dict(text.split("=", 1) for text in words)
+    return {str(name): _value(item) for name, item in value.items()}
+
+
 def _set(value: Any) -> dict[str, dict[str, Any]]:
-    """Read settings by method from "palm.lr=1e-3" strings, {palm.lr: 1e-3} or {palm: {lr: 1e-3}}."""
-    pairs: list[tuple[str, Any]] = []
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            if isinstance(item, Mapping):
-                pairs += [(f"{name}.{inner}", one) for inner, one in item.items()]
-            else:
-                pairs.append((str(name), item))
-    else:
-        _fail(not isinstance(value, list | tuple))
-        for text in value:
-            name, equals, item = str(text).partition("=")
-            _fail(not equals)
-            pairs.append((name, item))
+    """Read settings by method from "palm.lr=1e-3" words, {palm.lr: 1e-3} or {palm: {lr: 1e-3}}."""
     out: dict[str, dict[str, Any]] = {}
-    for place, item in pairs:
+    for place, item in _pairs(value).items():
         method, dot, name = place.partition(".")
-        _fail(not (method and dot and name))
-        out.setdefault(method, {})[name] = _value(item)
+        _require(bool(method) and bool(name if dot else isinstance(item, Mapping)))
+        found = {name: item} if dot else {str(inner): _value(one) for inner, one in item.items()}
+        out.setdefault(method, {}).update(found)
     return out
-
-
-def _options(value: Any) -> dict[str, Any]:
-    if isinstance(value, list | tuple):
-        _fail(not all("=" in str(text) for text in value))
-        value = dict(str(text).split("=", 1) for text in value)
-    _fail(not isinstance(value, Mapping))
-    return dict(value)
 
 
 def _whole(low: int, high: int | None = None) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        number = read_value(value) if isinstance(value, str) else value
-        _fail(not isinstance(number, int) or isinstance(number, bool))
-        _fail(number < low or (high is not None and number > high))
+        number = _value(value)
+        _require(type(number) is int and low <= number and (high is None or number <= high))
         return int(number)
 
     return read
 
 
 def _text(value: Any) -> str:
-    _fail(not isinstance(value, str | Path) or not str(value))
+    _require(isinstance(value, str | Path) and bool(str(value)))
     return str(value)
 
 
 def _precision(value: Any) -> str:
-    _fail(value not in PRECISIONS)
+    _require(value in PRECISIONS)
     return str(value)
 
 
@@ -332,15 +291,7 @@ def _value(value: Any) -> Any:
     return read_value(value) if isinstance(value, str) else value
 
 
-def _fail(wrong: bool) -> None:
-    """Stop reading a value that is wrong; `read_words` says which and what was expected."""
-    if wrong:
-        raise _WrongError
-
-
-class _WrongError(Exception):
-    """A value that its key does not accept."""
-
+_words, _entries = _list(str), _list(str, Mapping)
 
 KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "dataset": (_words, "one dataset or several"),
@@ -351,29 +302,32 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "one method or several, each a name or {method: NAME, label: ..., preset: ..., set: ...}",
     ),
     "preset": (_text, "the name of a preset, or none"),
-    "setting": (_words, "one setting or several"),
+    "scenario": (_words, "one scenario or several"),
     "seeds": (_seeds, "whole numbers of at least 0, or ranges such as 0-4"),
     "images": (_whole(1), "a whole number of at least 1"),
     "batch_size": (_whole(1), "a whole number of at least 1"),
     "severity": (_whole(1, 5), "a whole number from 1 to 5"),
     "corruptions": (_words, "one corruption or several"),
     "set": (_set, "METHOD.SETTING=VALUE, or {METHOD: {SETTING: VALUE}}"),
-    "stream": (_options, "NAME=VALUE, or {NAME: VALUE}"),
+    "stream": (_pairs, "NAME=VALUE, or {NAME: VALUE}"),
     "clean": (_whole(0), "a whole number of at least 0"),
     "precision": (_precision, " or ".join(PRECISIONS)),
+    "profile": (_text, "the name of a profile of corruptions"),
     "import": (_files, "one Python file or several"),
 }
 """Keys of a grid: how each is read, and what it accepts in words."""
 
 
 def read_words(words: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Read every value by its key, with an error that names the key."""
+    """Read every value by its key, with an error that names the key; what is None is left out."""
     out: dict[str, Any] = {}
     for word, value in words.items():
         name = str(word).replace("-", "_")
-        _known("key", [name], KEYS, owner)
+        if name == "setting" and value is not None:
+            raise SettingError(f"{owner}: `setting`, the kind of stream, is called `scenario` now: rename it.")
         if value is None:
             continue
+        _known("key", [name], KEYS, owner)
         read, accepts = KEYS[name]
         try:
             out[name] = read(value)

@@ -6,10 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctta.bench.summary import cells_at_once, corruption_of
+from ctta.bench.metrics import corruption_of
+from ctta.bench.results import Result as Entry
+from ctta.bench.results import cells_at_once
 from ctta.report.axes import Axis, log_axis, nice_axis, value_axis
 from ctta.report.chart import Series, Style, bar_chart, dot_rows, line_chart, panels, scatter
-from ctta.report.collect import MOST, Board, Entry, Sweep
+from ctta.report.collect import MOST, Board, Sweep
 from ctta.report.marks import Figure
 
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
@@ -58,7 +60,7 @@ def corruption_errors(entry: Entry) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for run in entry.runs:
         here: dict[str, list[float]] = {}
-        for visit in run.summary.visits:
+        for visit in run.visits:
             here.setdefault(corruption_of(visit.domain), []).append(visit.error)
         for name, errors in here.items():
             found.setdefault(name, []).append(statistics.fmean(errors))
@@ -122,10 +124,10 @@ def _without_far(entries: Sequence[Entry]) -> tuple[list[Entry], str]:
 
 
 def _selected(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> Figure | None:
-    choosing = [entry for entry in entries if entry.curve("selected")]
+    choosing = [entry for entry in entries if entry.curve("selecting")]
     if not choosing:
         return None
-    series = [_series(entry, styles, _curve(entry, "selected")) for entry in _best_last(choosing)]
+    series = [_series(entry, styles, _curve(entry, "selecting")) for entry in _best_last(choosing)]
     y = nice_axis((value for s in series for _, value in s.points), "parameters selected (%)", zero=True)
     return Figure(
         "selected-share",
@@ -159,7 +161,7 @@ def _cost(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> 
 
 def _side_by_side(entries: Sequence[Entry]) -> str:
     """Say so where cells were timed while others ran on the same machine."""
-    most = cells_at_once(run.summary for entry in entries for run in entry.runs)
+    most = cells_at_once(run for entry in entries for run in entry.runs)
     return f" Timed while up to {most} cells ran at once." if most > 1 else ""
 
 
@@ -231,7 +233,7 @@ def _importance(board: Board, entries: Sequence[Entry], styles: Styles, wanted: 
 
 
 def _mean_importance(entry: Entry, domain: str, block: str) -> float:
-    return statistics.fmean(run.summary.importance.get(domain, {}).get(block, 0.0) for run in entry.runs)
+    return statistics.fmean(run.importance.get(domain, {}).get(block, 0.0) for run in entry.runs)
 
 
 def _importance_figure(

@@ -15,9 +15,9 @@ from ctta.bench.store import Store
 from ctta.bench.table import Table
 from ctta.report import svg
 from ctta.report.collect import Board, collect
+from ctta.report.comparison import tables_of
 from ctta.report.figures import SHOWN_DOMAINS, Styles, figures_of, styles_of
 from ctta.report.marks import COLOURS, DARK, Figure
-from ctta.report.tables import tables_of
 
 WIDE, NARROW, HALF = 900.0, 360.0, 400.0
 """Widths figures are drawn at: across the page, on a phone, and half of the page."""

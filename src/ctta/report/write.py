@@ -13,9 +13,9 @@ from ctta.bench.table import Table
 from ctta.errors import StoreError
 from ctta.report import pdf, svg
 from ctta.report.collect import Board, collect
+from ctta.report.comparison import tables_of
 from ctta.report.figures import SHOWN_DOMAINS, figures_of, styles_of
 from ctta.report.page import HALF, WIDE, render
-from ctta.report.tables import tables_of
 
 TABLES: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv}
 

@@ -1,8 +1,9 @@
 """Streams of unlabelled batches whose distribution changes: seeded, hashed, resumable at any batch."""
 
-from ctta.streams.orders import Order, arrange
 from ctta.streams.scenarios import (
-    SETTINGS,
+    SCENARIOS,
+    Order,
+    arrange,
     continual,
     correlated,
     gradual,
@@ -17,7 +18,7 @@ from ctta.streams.stream import Batch, Stream
 
 __all__ = [
     "CLEAN",
-    "SETTINGS",
+    "SCENARIOS",
     "Batch",
     "Corrupted",
     "Domain",

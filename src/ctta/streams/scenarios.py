@@ -1,9 +1,11 @@
-"""The settings of the literature, each a function from a source to a stream."""
+"""The scenarios of the literature, functions from a source to a stream, and the order of samples in a domain."""
 
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,12 +13,57 @@ import numpy as np
 from ctta.corruptions import CORRUPTIONS, EXTRA
 from ctta.errors import SettingError
 from ctta.settings import suggestion
-from ctta.streams.orders import Order, arrange
 from ctta.streams.sources import Domain, Indices, Source
 from ctta.streams.stream import Stream
 
 UP_AND_DOWN = (1, 2, 3, 4, 5, 4, 3, 2, 1)
 FROM_FIVE = (5, 4, 3, 2, 1)
+
+
+@dataclass(frozen=True)
+class Order:
+    """`shuffled` is the official PALM order (seed 1), `stored` that of CoTTA; the rest correlate labels."""
+
+    kind: Literal["shuffled", "stored", "sorted", "dirichlet"] = "shuffled"
+    seed: int = 1
+    concentration: float = 0.1
+    slots: int = 50
+
+
+def arrange(labels: Indices, order: Order) -> Indices:
+    """Permutation of 0..N-1 in which the samples of a domain come.
+
+    >>> arrange(np.zeros(10_000, dtype=np.int64), Order())[:4].tolist()
+    [8709, 8573, 3061, 7879]
+    """
+    if order.kind == "stored":
+        return np.arange(len(labels))
+    if order.kind == "shuffled":
+        # the standard library's shuffle: the permutation the official code draws for every corruption
+        places = list(range(len(labels)))
+        random.Random(order.seed).shuffle(places)
+        return np.array(places, dtype=np.int64)
+    shuffled = arrange(labels, Order("shuffled", order.seed))
+    if order.kind == "sorted":
+        return shuffled[np.argsort(labels[shuffled], kind="stable")]
+    return _dirichlet(labels, shuffled, order)
+
+
+def _dirichlet(labels: Indices, shuffled: Indices, order: Order) -> Indices:
+    """Spread each class over time slots with Dirichlet shares: small concentrations make runs of one class."""
+    draw = np.random.default_rng(order.seed)
+    slots: list[list[Indices]] = [[] for _ in range(order.slots)]
+    for label in np.unique(labels):
+        members = shuffled[labels[shuffled] == label]
+        shares = draw.dirichlet(np.full(order.slots, order.concentration))
+        cuts = np.round(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        for slot, part in zip(slots, np.split(members, cuts), strict=True):
+            slot.append(part)
+    parts = [slot[i] for slot in slots for i in draw.permutation(len(slot))]
+    return np.concatenate(parts)
+
+
+# ---------------------------------------------------------------- the scenarios
 
 
 def continual(
@@ -28,7 +75,7 @@ def continual(
     images: int | None = None,
     order: Order | None = None,
 ) -> Stream:
-    """One domain after another at one severity, never reset: the paper's main setting (CTTA)."""
+    """One domain after another at one severity, never reset: the paper's main scenario (CTTA)."""
     domains = [Domain(name, severity) for name in _names(corruptions)]
     return _one_after_another("continual", source, domains, batch_size, images, order or Order())
 
@@ -70,7 +117,7 @@ def recurring(source: Source, *, passes: int = 3, **options: Any) -> Stream:
         domain_of=np.tile(plan.domain_of, passes),
         index_of=np.tile(plan.index_of, passes),
         bounds=bounds,
-        settings={**plan.settings, "passes": passes},
+        options={**plan.options, "passes": passes},
     )
 
 
@@ -84,7 +131,7 @@ def mixed(source: Source, *, seed: int = 1, batch_size: int = 200, **options: An
         domain_of=plan.domain_of[order],
         index_of=plan.index_of[order],
         bounds=_bounds([plan.samples], batch_size),
-        settings={**plan.settings, "seed": seed},
+        options={**plan.options, "seed": seed},
     )
 
 
@@ -114,7 +161,7 @@ def single_sample(source: Source, **options: Any) -> Stream:
     return _replace(continual(source, **{**options, "batch_size": 1}), name="single-sample")
 
 
-SETTINGS: dict[str, Callable[..., Stream]] = {
+SCENARIOS: dict[str, Callable[..., Stream]] = {
     "continual": continual,
     "gradual": gradual,
     "reset-each-shift": reset_each_shift,
@@ -126,12 +173,12 @@ SETTINGS: dict[str, Callable[..., Stream]] = {
 
 
 def make(name: str, source: Source, **options: Any) -> Stream:
-    """Make a stream by the name of its setting."""
-    if name not in SETTINGS:
+    """Make a stream by the name of its scenario."""
+    if name not in SCENARIOS:
         raise SettingError(
-            f"There is no setting `{name}`.{suggestion(name, SETTINGS)} Settings: {', '.join(SETTINGS)}."
+            f"There is no scenario `{name}`.{suggestion(name, SCENARIOS)} Scenarios: {', '.join(SCENARIOS)}."
         )
-    return SETTINGS[name](source, **options)
+    return SCENARIOS[name](source, **options)
 
 
 def _names(corruptions: Sequence[str] | None) -> Sequence[str]:
@@ -165,7 +212,7 @@ def _one_after_another(
         domain_of=np.repeat(np.arange(len(domains), dtype=np.int32), len(chosen)),
         index_of=np.tile(chosen, len(domains)),
         bounds=_bounds([len(chosen)] * len(domains), batch_size),
-        settings={
+        options={
             "batch_size": batch_size,
             "images": len(chosen),
             "order": order.kind,

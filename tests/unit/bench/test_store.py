@@ -13,9 +13,9 @@ from tests.bench_kit import a_row, comparable
 
 from ctta.bench import store as store_module
 from ctta.bench.export import export
-from ctta.bench.owners import LEASE, birth
+from ctta.bench.owners import LEASE, birth, process
+from ctta.bench.results import read_run
 from ctta.bench.store import SCHEMA, Store, TakenOverError
-from ctta.bench.summary import summarise
 from ctta.errors import StoreError
 from ctta.report import page
 
@@ -102,8 +102,8 @@ def test_the_cell_of_a_living_process_is_not_taken_and_that_of_a_dead_one_is(pat
 def test_a_process_number_used_again_is_not_taken_for_the_runner(path):
     with Store(path) as store:
         claim(store)
-        own, _, rest = store.owner.partition(f":{birth(store_module.os.getpid())}:")
-        give_to(store, f"{own}:12345:{rest}")
+        own, _, _ = store.owner.partition(f":{birth(store_module.os.getpid())}:")
+        give_to(store, f"{own}:12345:another run")
         assert claim(store) is not None
 
 
@@ -181,6 +181,41 @@ def test_rows_after_the_snapshot_and_a_snapshot_that_is_gone_are_not_trusted(pat
         assert store.batches("k") == []
 
 
+def test_who_is_stopped_gives_back_all_it_holds_and_nothing_of_others(path):
+    with Store(path) as store, Store(path) as other:
+        claim(store)
+        claim(store, "second")
+        claim(other, "theirs")
+        store.give_back()
+        assert store.mine() == []
+        assert other.mine() == ["theirs"]
+        assert other.standings(["k", "second", "theirs", "new"]) == {
+            "k": "free",
+            "second": "free",
+            "theirs": "ours",
+            "new": "free",
+        }
+
+
+def test_a_worker_leaves_the_cell_of_a_dead_one_of_its_run_to_the_parent_and_others_take_it(path):
+    with Store(path) as parent, Store(path, owner=process(2**22 + 1, parent.owner)) as dead:
+        claim(dead)
+        sibling = Store(path, owner=process(2**22 + 2, parent.owner))
+        with sibling, Store(path) as stranger:
+            assert claim(sibling) is None
+            assert claim(stranger) is not None
+
+
+def test_what_failed_in_this_run_is_not_tried_again_in_it(path):
+    with Store(path) as store:
+        begun = time.time()
+        claim(store)
+        store.fail("k", "ModelError: no")
+        assert store.claim("k", "palm", MANIFEST, 4, since=begun) is None
+        assert store.standings(["k"], begun) == {"k": "failed"}
+        assert store.claim("k", "palm", MANIFEST, 4, since=time.time() + 1) is not None
+
+
 def test_only_the_last_snapshot_of_a_cell_is_kept_and_other_cells_keep_theirs(path):
     with Store(path) as store:
         claim(store)
@@ -248,6 +283,16 @@ def test_an_old_schema_is_read_as_it_is_and_brought_up_with_its_rows_when_writte
         assert store.db.execute("PRAGMA user_version").fetchone()[0] == len(SCHEMA)
 
 
+def test_a_store_of_0_1_is_read_with_the_scenario_under_its_name(path):
+    with Store(path) as store:
+        manifest = {"setting": {"name": "gradual"}, "cell": {"method": "palm", "setting": "gradual"}}
+        store.claim("k", "palm", manifest, 1)
+        assert store.cell("k").manifest == {
+            "scenario": {"name": "gradual"},
+            "cell": {"method": "palm", "scenario": "gradual"},
+        }
+
+
 def test_a_newer_schema_is_refused_with_what_to_do(path):
     Store(path).close()
     db = sqlite3.connect(path)
@@ -310,7 +355,7 @@ def use(path):
     """Read all there is, and go on with a cell."""
     with Store(path, read_only=True) as store:
         for record in store.cells():
-            summarise(store, record)
+            read_run(store, record)
             store.domains(record.key)
     with Store(path) as store:
         found = claim(store)
@@ -342,7 +387,7 @@ def damaged_stores(folder, count, seed=0):
 
 
 def test_a_damaged_store_is_read_or_refused_in_words(tmp_path):
-    assert damaged_stores(tmp_path, 200) > 100
+    assert damaged_stores(tmp_path, 120) > 60
 
 
 @pytest.mark.parametrize("row", [b"\xff", None, "{", "[]", '{"batch": 0}', '{"batch": "0"}'])
@@ -371,14 +416,14 @@ def test_a_cell_without_rows_is_refused_in_words(path):
     with Store(path) as store:
         claim(store)
         with pytest.raises(StoreError, match="Cell k has no rows"):
-            summarise(store, store.cell("k"))
+            read_run(store, store.cell("k"))
 
 
-@pytest.mark.parametrize("use", [page.render, lambda store: summarise(store, store.cell("k"))])
+@pytest.mark.parametrize("use", [page.render, lambda store: read_run(store, store.cell("k"))])
 @pytest.mark.parametrize("there", [0, 3])
 def test_a_finished_cell_that_lost_rows_is_refused_in_words(path, use, there):
     with Store(path) as store:
-        manifest = {"cell": {"method": "tent", "data": "d"}, "setting": {}, "settings": {}, "seed": 0}
+        manifest = {"cell": {"method": "tent", "data": "d"}, "scenario": {}, "settings": {}, "seed": 0}
         store.claim("k", "tent", manifest, total=4)
         store.append("k", [a_row(batch) for batch in range(4)])
         store.finish("k")

@@ -8,10 +8,10 @@ import torch
 from tests.conftest import golden_net
 
 import ctta
-from ctta.bench.evaluation import BINS, BatchRow
-from ctta.bench.forgetting import Forgetting, with_source_statistics
+from ctta.bench.evaluation import BINS, BatchRow, Forgetting, with_source_statistics
+from ctta.bench.metrics import Visit, share_of, visits_of
+from ctta.bench.results import read_run
 from ctta.bench.store import Store
-from ctta.bench.summary import Visit, share_of, summarise, visits_of
 from ctta.data import to_batch
 from ctta.streams import CLEAN, embedded
 
@@ -33,7 +33,7 @@ def summed(tmp_path):
             store.claim("key", "label", {"settings": {}}, len(rows))
             store.append("key", rows, domains)
             store.finish("key")
-            return summarise(store, store.cell("key"))
+            return read_run(store, store.cell("key"))
 
     return summed
 
@@ -143,7 +143,7 @@ def test_forgetting_is_summed_as_the_last_and_the_mean(summed):
 
 
 def clean_part(source, count):
-    from ctta.streams.orders import Order, arrange
+    from ctta.streams import Order, arrange
 
     chosen = arrange(np.asarray(source.labels), Order())[:count]
     return to_batch(source.images(CLEAN, chosen)), torch.from_numpy(source.labels[chosen])
