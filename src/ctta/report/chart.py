@@ -68,11 +68,9 @@ def lines(
         _line(axes, s)
         if dots or len(s.points) == 1:
             _dots(axes, s, 3.4, [f"{s.label}: {up:.4g} at {across:.4g}" for across, up in s.points])
-    axes.margins(x=0.04 if x and not borders else 0, tight=False)
     if x:
         _ticks(axes, x, values=bool(x_name), upright=not x_name and len(x) > 4)
-    else:
-        axes.autoscale(axis="x", tight=True)
+    axes.margins(x=0.04 if x and not borders else 0, tight=False)
     if zero:
         axes.set_ylim(bottom=0)
     axes.set(title=y, xlabel=x_name)
