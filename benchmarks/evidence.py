@@ -1,8 +1,9 @@
 """Run the paper's study on real CIFAR-10 test images, corrupted here, and the embedded model.
 
-Every part is one `ctta reproduce` command into one store; the rows behind its tables go to `benchmarks/evidence/`.
-Parts that are done are not run again (`evidence/done.txt` lists them) and killed ones continue where the store is
-still there, so this may be stopped and started at will. `make docs` writes docs/results.md from the rows.
+Every part is one `ctta reproduce` command into one store; the rows behind its tables go to
+`benchmarks/evidence/PART.jsonl`, and `index.json` beside them says what each part is. Parts that are done are not
+run again and killed ones continue where the store is still there, so this may be stopped and started at will.
+`make docs` writes docs/results.md from the rows.
 `ctta data get cifar10` and `ctta data make cifar10-c` must have been run before.
 
     python benchmarks/evidence.py --list                              # what is left to run
@@ -14,6 +15,7 @@ still there, so this may be stopped and started at will. `make docs` writes docs
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import subprocess
 import sys
@@ -21,8 +23,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from ctta._core.files import write
 from ctta.bench import archive
-from ctta.bench.archive import seed_of
+from ctta.bench.reproduction import Reproduction
 from ctta.corruptions import EXTRA
 
 ROWS = Path(__file__).with_name("evidence")
@@ -61,6 +64,8 @@ STUDY = {
     "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
     "continual-bn1": f"table1 {WHOLE} --only BN-1 --seeds 0-2",
     "continual-source": f"table1 {WHOLE} --only Source",
+    "continual-bn1-full": f"table1 {FULL} --only BN-1 --seeds 0-2",
+    "continual-source-full": f"table1 {FULL} --only Source",
     "continual-palm-law": f"table1 {LONG} --only PALM,LAW",
     "continual-tent": f"table1 {LONG} --only 'Tent (cont.)' --seeds 0-2",
     "continual-sft": f"table1 {LONG} --only 'SFT (cont.)'",
@@ -90,15 +95,14 @@ STUDY = {
     "precision-full": f"table1 {FULL} --only '{CHECKED}' --images 2000",
     "precision-bf16": f"table1 {WHOLE} --only '{CHECKED}' --images 2000",
     "cost": f"cost {FULL} --images 1000 --corruptions glass_blur,snow",
-    "importance": f"importance adapted {WHOLE} --images 2000 --only PALM",
+    **{name: f"{name} {WHOLE} --images 2000 --only PALM" for name in ("importance", "adapted")},
     **{name: f"{name} {WHOLE} --images 2000" for name in SWEEPS},
     "forgetting": f"forgetting {WHOLE} --images 2000",
-    "mixed": f"mixed correlated {WHOLE} --images 1000 --only '{OTHERS}'",
-    "mixed-teachers": f"mixed correlated {WHOLE} --images 1000 --only {TEACHERS}",
-    "mixed-advised": f"mixed correlated {WHOLE} --images 1000 --only '{ADVISED}'",
-    "recurring": f"recurring {WHOLE} --images 1000 --only '{OTHERS}'",
-    "recurring-teachers": f"recurring {WHOLE} --images 1000 --only {TEACHERS}",
-    "recurring-advised": f"recurring {WHOLE} --images 1000 --only '{ADVISED}'",
+    **{
+        f"{name}{suffix}": f"{name} {WHOLE} --images 1000 --only '{rows}'"
+        for name in ("mixed", "correlated", "recurring")
+        for suffix, rows in (("", OTHERS), ("-teachers", TEACHERS), ("-advised", ADVISED))
+    },
     "gradual": f"gtta {LONG} --images 1000 --only '{PUBLISHED}'",
     "gradual-ecotta": f"gradual {LONG} --images 1000 --only EcoTTA",
     "gradual-careful": f"gradual {LONG} --images 1000 --only 'PALM careful'",
@@ -106,9 +110,9 @@ STUDY = {
     "gradual-cotta": f"gtta {LONG} --images 1000 --only CoTTA",
     "gradual-dss": f"gradual {LONG} --images 1000 --only DSS",
 }
-"""The words after `ctta reproduce`, by the name of the part. Each keeps its rows in files of its own."""
-DONE = "done.txt"
-"""Names of the parts whose rows are complete, a line each, beside the rows."""
+"""The words after `ctta reproduce`, by the name of the part. Each keeps its rows in a file of its own."""
+INDEX = ROWS / "index.json"
+"""Command and title of every part that is done."""
 
 
 def main() -> None:
@@ -137,44 +141,57 @@ def main() -> None:
         sys.exit("\n".join(differing) if differing else None)
     else:
         for name in wanted:
-            run(name, engine, arguments.store, ROWS)
-            parts = dict.fromkeys([*done(), name])  # read again: another process may have added to it meanwhile
-            (ROWS / DONE).write_text("".join(f"{part}\n" for part in parts))
+            keep(name, run(name, engine, arguments.store))
 
 
-def run(name: str, engine: list[str], store: Path, rows: Path) -> None:
-    """Run a part into a store, and keep its rows in a folder."""
-    words = [*shlex.split(STUDY[name]), *engine, "--store", str(store), "--rows", str(rows)]
-    command = [sys.executable, "-m", "ctta", "reproduce", *words]
-    print("$", shlex.join(command), flush=True)
-    subprocess.run(command, check=True)
+def run(name: str, engine: list[str], store: Path) -> bytes:
+    """Run a part into a store; returns the file of its rows."""
+    with tempfile.TemporaryDirectory() as rows:
+        words = [*shlex.split(STUDY[name]), *engine, "--store", str(store), "--rows", rows]
+        command = [sys.executable, "-m", "ctta", "reproduce", *words]
+        print("$", shlex.join(command), flush=True)
+        subprocess.run(command, check=True)
+        (file,) = Path(rows).iterdir()
+        return file.read_bytes()
+
+
+def keep(name: str, rows: bytes) -> None:
+    """Keep the rows of a part, and enter it into the index."""
+    kept = archive.read(write(ROWS / f"{name}.jsonl", rows))
+    # read again: another process may have added to it meanwhile
+    parts = {**index(), name: {"title": kept.title, "command": kept.command}}
+    ordered = {part: parts[part] for part in STUDY if part in parts}
+    write(INDEX, (json.dumps(ordered, indent=1) + "\n").encode())
 
 
 def verify(name: str, engine: list[str]) -> Iterator[str]:
     """Run a part again, in a store of its own; returns the rows that came out otherwise than those kept here."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = Path(folder)
-        run(name, engine, rows / "again.sqlite", rows)
-        for file in sorted(rows.glob("*.jsonl")):
-            yield from compare(archive.read(ROWS / file.name), archive.read(file))
+        again = write(Path(folder) / "again.jsonl", run(name, engine, Path(folder) / "again.sqlite"))
+        yield from compare(archive.read(ROWS / f"{name}.jsonl"), archive.read(again))
 
 
-def compare(kept: archive.Archive, again: archive.Archive) -> Iterator[str]:
+def compare(kept: Reproduction, again: Reproduction) -> Iterator[str]:
     """Compare what was right and wrong, stay by stay; prints the rows that agree and returns those that do not."""
-    found = {(entry.label, seed_of(run)): run for entry in again.entries for run in entry.runs}
-    for entry in kept.entries:  # by label and seed: an experiment may have got further rows since
-        for old in entry.runs:
-            row, new = f"{entry.label}, seed {seed_of(old)}", found[entry.label, seed_of(old)]
+    found = {(result.label, run.seed): run for result in again.results for run in result.runs}
+    for result in kept.results:  # by label and seed: an experiment may have got further rows since
+        for old in result.runs:
+            row, new = f"{result.label}, seed {old.seed}", found[result.label, old.seed]
             if old.visits == new.visits:
                 print(f"{row}: identical, {sum(visit.wrong for visit in old.visits):,} images wrong")
             else:
                 yield f"{row}: {old.mean:.2f} % is kept, {new.mean:.2f} % came out"
 
 
+def index() -> dict[str, dict[str, str]]:
+    """Command and title of every part that is done."""
+    found: dict[str, dict[str, str]] = json.loads(INDEX.read_text()) if INDEX.exists() else {}
+    return found
+
+
 def done() -> list[str]:
     """Names of the parts whose rows are complete."""
-    log = ROWS / DONE
-    return log.read_text().split() if log.exists() else []
+    return list(index())
 
 
 if __name__ == "__main__":

@@ -20,11 +20,10 @@ from rich.console import Console
 
 from ctta.bench import runner as runner_module
 from ctta.bench.cell import Cell, prepare
-from ctta.bench.engines import Event
 from ctta.bench.evaluation import BatchRow
-from ctta.bench.plan import Task
-from ctta.bench.runner import SNAPSHOT_SECONDS, run_cell
+from ctta.bench.runner import SNAPSHOT_SECONDS, adapter_of, run_task
 from ctta.bench.store import Store
+from ctta.bench.workers import Event
 from ctta.cli.sweep import REFRESH, Sweep
 
 MODEL = """
@@ -60,12 +59,11 @@ def main() -> None:
 
 def compare(cell: Cell, path: Path) -> tuple[float, float, int]:
     """CPU seconds of the bare loop and of the runner over one cell."""
-    ready = prepare(cell)
-    batches = len(ready.stream)
-    task = Task(cell, ready.key, batches, ready.stream.samples, float(batches))
+    task = prepare(cell)
+    model, stream = task.load()
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     start = process_time()
-    adapter = ready.adapter()
+    adapter = adapter_of(cell, model)
     bare = process_time() - start
     with Store(path) as store:
         sweep = Sweep([task], store, screen)
@@ -79,15 +77,15 @@ def compare(cell: Cell, path: Path) -> tuple[float, float, int]:
                 shown += 1 / REFRESH
             now = process_time()
             runner += now - mark
-            adapter(ready.stream[row.batch].images)
+            adapter(stream[row.batch].images)
             mark = process_time()
             bare += mark - now
 
         sweep(Event("begun", task))
         # half the time on the clock is the bare loop's
-        run_cell(cell, store, watch=watch, snapshot_seconds=SNAPSHOT_SECONDS / 2)
+        run_task(task, store, watch=watch, snapshot_seconds=SNAPSHOT_SECONDS / 2)
         runner += process_time() - mark
-    return bare, runner, batches
+    return bare, runner, task.batches
 
 
 if __name__ == "__main__":

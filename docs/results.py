@@ -18,28 +18,22 @@ A test fails when page and rows differ. Run with `make docs`.
 
 from __future__ import annotations
 
-import math
 import re
-import statistics
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ctta._core.precision import check_precision
 from ctta.bench import archive
-from ctta.bench.archive import Archive
-from ctta.bench.paper_tables import SHARES, clean_accuracy, error_at, error_of, mean_error
 from ctta.bench.published import experiment
-from ctta.bench.store import Store
-from ctta.bench.summary import Summary
+from ctta.bench.reproduction import Reproduction
+from ctta.bench.results import SHARES, Number, clean_accuracy, error_at, error_of, mean_error
 from ctta.bench.table import Table
 from ctta.methods import find
-from ctta.report import svg
-from ctta.report.collect import collect
+from ctta.report.collect import boards_of
+from ctta.report.drawing import standalone
 from ctta.report.figures import figures_of, styles_of
-from ctta.report.page import HALF, WIDE
 
 HERE = Path(__file__).parent
 ROWS = HERE.parent / "benchmarks" / "evidence"
@@ -50,7 +44,7 @@ DIRECTIVE = re.compile(r"\{\{(\w+) ([^}:]+?)(?:: ([^}]+))?\}\}")
 WHICH = re.compile(r"([^@/+]+)(?:@(\d+)(?:x(\d+))?)?(?:\+([\w-]+))?(?:/(\w+))?")
 PRESET = "embedded"
 """Settings of the methods where a directive does not say: those of the embedded model."""
-NUMBERS: dict[str, Callable[[Summary], float]] = {
+NUMBERS: dict[str, Number] = {
     "error": mean_error,
     "selected": SHARES["selected"],
     "clean": clean_accuracy("batch_mean"),
@@ -103,10 +97,10 @@ def written(what: str, which: str, rest: str) -> str:
     if what == "figures":
         return "\n\n".join(f"![{each}](results/{file_of(which, each)})" for each in names_in(rest))
     if what == "short":
-        return "\n".join(line for line in found.result.tables[0].markdown().splitlines() if line.startswith("|"))
+        return "\n".join(line for line in found.tables[0].markdown().splitlines() if line.startswith("|"))
     if what != "tables":
         raise ValueError(f"Expected tables, short, figures, {', '.join(NUMBERS)} in a directive, but got {what}.")
-    return f"{headed(found.result.tables)}\n```\n{found.command}\n```"
+    return f"{headed(found.tables)}\n```\n{found.command}\n```"
 
 
 def headed(tables: Sequence[Table]) -> str:
@@ -120,19 +114,19 @@ def headed(tables: Sequence[Table]) -> str:
     return "\n\n".join([*parts, ""])
 
 
-def number_of(found: Archive | None, label: str, number: Callable[[Summary], float]) -> str:
+def number_of(found: Reproduction | None, label: str, number: Number) -> str:
     """A number of a row, mean over its seeds."""
-    runs = [run for entry in found.entries if entry.label == label for run in entry.runs] if found else []
-    if not runs:
+    results = [one for one in found.results if one.label == label and one.runs] if found else []
+    if not results:
         return "not run"
-    mean = statistics.fmean(map(number, runs))
-    if math.isnan(mean):
+    mean = results[0].over(number)
+    if mean is None:
         raise ValueError(f"Expected a number that the rows of {label} have, but got none.")
     return f"{mean:.1f}"
 
 
 @cache
-def kept(which: str) -> Archive | None:
+def kept(which: str) -> Reproduction | None:
     """All kept rows of an experiment at one scale and in one precision, None where there are none."""
     parts = WHICH.fullmatch(which)
     if parts is None:
@@ -142,7 +136,7 @@ def kept(which: str) -> Archive | None:
     name, images, batch, preset, precision = parts.groups()
     check_precision(precision or "full")
     wanted = (int(images) if images else None, int(batch or BATCH), precision or "full")
-    files = [archive.read(file) for file in sorted(ROWS.glob(f"{name}.*jsonl"))]
+    files = [one for one in every(ROWS) if one.experiment.name == name]
     fitting = [one for one in files if all(scale_of(cell) == wanted for cell in cells_of(one))]
     fitting = [one for one in fitting if all(is_preset(cell, preset or PRESET) for cell in cells_of(one))]
     # the title is that of the first: one that names the preset, if there is one
@@ -150,9 +144,16 @@ def kept(which: str) -> Archive | None:
     return archive.merge(fitting) if fitting else None
 
 
-def cells_of(found: Archive) -> list[dict[str, Any]]:
+@cache
+def every(folder: Path) -> list[Reproduction]:
+    """Every kept part of the study, in the order of its names."""
+    found = [archive.read(file) for file in folder.glob("*.jsonl")]
+    return sorted(found, key=lambda one: one.command.replace("'", ""))
+
+
+def cells_of(found: Reproduction) -> list[dict[str, Any]]:
     """What was run, cell by cell."""
-    return [cell["manifest"]["cell"] for cell in found.cells]
+    return [run.cell for run in found.runs.values()]
 
 
 def scale_of(cell: dict[str, Any]) -> tuple[int | None, int, str]:
@@ -186,17 +187,15 @@ def figures() -> dict[str, str]:
     return out
 
 
-def drawings(found: Archive) -> dict[str, str]:
+def drawings(found: Reproduction) -> dict[str, str]:
     """All figures that follow from some rows, as SVG."""
-    with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "rows.sqlite") as store:
-        archive.enter(found, store)
-        boards = collect(store)
-        styles = styles_of(boards)
-        return {
-            figure.name: svg.standalone(figure.draw(WIDE if figure.full else HALF), figure)
-            for board in boards
-            for figure in figures_of(board, styles)
-        }
+    boards = boards_of(found.runs.values())
+    styles = styles_of(boards)
+    return {
+        figure.name: standalone(figure.draw(), figure.title, figure.caption).decode()
+        for board in boards
+        for figure in figures_of(board, styles)
+    }
 
 
 if __name__ == "__main__":

@@ -86,12 +86,12 @@ def add_cell(
     clean: bool = False,
     finish: bool = True,
     shift: float = 0.0,
-    setting: str = "continual",
+    scenario: str = "continual",
     precision: str = "full",
     **more,
 ) -> str:
     """Enter a made-up cell; returns its key."""
-    cell = Cell(method, label=label, seed=seed, settings=settings or {}, setting=setting, precision=precision)
+    cell = Cell(method, label=label, seed=seed, settings=settings or {}, scenario=scenario, precision=precision)
     rows = list(rows_of(method, domains, batches, seed, shift))
     manifest = {
         "weights": "4f1f4e31d3a1a7b2" * 4,
@@ -100,15 +100,17 @@ def add_cell(
         "settings": {"lr": 5e-4, "alpha": 0.5, "temperature": 50.0, "lam": 0.01, **(settings or {})},
         "seed": seed,
         "clean": 200 if clean else 0,
-        "code": "0.1.0+0123456789ab",
+        "numbers": 1,
+        "threads": 1,
+        "ctta": "0.1.0",
         "label": cell.name,
         "cell": cell.to_dict(),
-        "setting": {"name": setting, "batch_size": 200, "images": 200 * batches, "order": "shuffled"},
+        "scenario": {"name": scenario, "batch_size": 200, "images": 200 * batches, "order": "shuffled"},
         "samples": 200 * len(rows),
         "torch": "2.13.0",
         **more,
     }
-    key = f"{abs(hash((method, label, seed, str(settings), setting, precision, str(more)))):016x}"[:16]
+    key = f"{abs(hash((method, label, seed, str(settings), scenario, precision, str(more)))):016x}"[:16]
     store.claim(key, cell.name, manifest, len(rows))
     drift = METHODS.get(method, (25.0, 5.0))[0] % 1 / 4  # forgets more or less, by method
     measured = [

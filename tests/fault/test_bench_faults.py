@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 from tests.bench_kit import a_row, read, tiny, write_model
 
-from ctta.bench.runner import run_cell
+from ctta.bench.cell import prepare
+from ctta.bench.runner import run_task
 from ctta.bench.store import Store
 from ctta.cli import main
 from ctta.errors import StoreError
@@ -279,7 +280,7 @@ def test_a_full_disk_is_called_full(tmp_path):
 def test_a_disk_without_room_for_a_snapshot_stops_the_cell_and_it_goes_on_when_there_is_room(tmp_path):
     cell = tiny(write_model(tmp_path))
     with Store(tmp_path / "whole.db") as whole:
-        run_cell(cell, whole)
+        run_task(prepare(cell), whole)
     with Store(tmp_path / "bench.db") as store:
 
         def fill(_, row):
@@ -290,9 +291,9 @@ def test_a_disk_without_room_for_a_snapshot_stops_the_cell_and_it_goes_on_when_t
             files_of_at_most(resource.RLIM_INFINITY),
             pytest.raises(StoreError, match="run the same command again"),
         ):
-            run_cell(cell, store, watch=fill, snapshot_seconds=0)
+            run_task(prepare(cell), store, watch=fill, snapshot_seconds=0)
         store.db.execute("UPDATE cells SET owner = NULL")  # the process that had no room has ended
-        run_cell(cell, store)
+        run_task(prepare(cell), store)
     assert read(tmp_path / "bench.db") == read(tmp_path / "whole.db")
 
 

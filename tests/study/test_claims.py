@@ -7,13 +7,12 @@ A failure means that rows have changed: read the sentence again, on the page and
 
 import itertools
 import runpy
-import statistics
 from pathlib import Path
 
 import pytest
 
-from ctta.bench.paper_tables import clean_accuracy, error_at, error_in_pass, error_of, mean_error
 from ctta.bench.published import experiment
+from ctta.bench.results import clean_accuracy, error_at, error_in_pass, error_of, mean_error
 from ctta.corruptions import CORRUPTIONS
 
 KEPT = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "results.py"))["kept"]
@@ -25,18 +24,22 @@ TENT, SFT = "Tent (cont.)", "SFT (cont.)"
 NOISES = ("gaussian_noise", "shot_noise", "impulse_noise")
 
 
+def result(which, label):
+    (found,) = [one for one in KEPT(which).results if one.label == label]
+    return found
+
+
 def runs(which, label):
-    (entry,) = [entry for entry in KEPT(which).entries if entry.label == label]
-    return entry.runs
+    return result(which, label).runs
 
 
 def labels(which):
-    return {entry.label for entry in KEPT(which).entries}
+    return {one.label for one in KEPT(which).results}
 
 
 def mean(which, label, number=mean_error):
     """Mean error of a row in %, or another number of it, over its seeds."""
-    return statistics.fmean(map(number, runs(which, label)))
+    return result(which, label).over(number)
 
 
 def ordered(which):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ctta.bench import archive
+from ctta.bench.cell import Cell, identity, key_of
 from ctta.bench.published import experiment
 from ctta.errors import SettingError
 
@@ -44,16 +45,22 @@ def test_the_line_of_a_sweep_is_named_by_its_method_not_by_one_of_its_points(res
     assert ">lambda = 0.01" not in drawing
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_row_has_a_manifest_and_the_command_that_makes_it_again(file):
-    kept = archive.read(file)
-    words = shlex.split(kept.command)
-    assert words[:3] == ["ctta", "reproduce", kept.result.experiment.name]
-    assert experiment(words[2])
-    for cell in kept.cells:
-        manifest = cell["manifest"]
-        assert {"cell", "settings", "seed", "threads"} <= manifest.keys()
-        assert all(re.fullmatch(r"[0-9a-f]{12,}", manifest[name]) for name in ("weights", "stream"))
+@pytest.fixture(scope="module")
+def kept_files(results):
+    """Every file of the evidence, read once, by the name of its part."""
+    return dict(zip((file.stem for file in FILES), map(results["archive"].read, FILES), strict=True))
+
+
+def test_every_row_has_a_manifest_its_key_and_the_command_that_makes_it_again(kept_files):
+    for kept in kept_files.values():
+        words = shlex.split(kept.command)
+        assert words[:3] == ["ctta", "reproduce", kept.experiment.name]
+        for key, run in kept.runs.items():
+            manifest = run.record.manifest
+            assert key == key_of(identity(manifest)), "a store would know the row by it"
+            assert {"cell", "scenario", "settings", "seed", "threads"} <= manifest.keys()
+            assert all(re.fullmatch(r"[0-9a-f]{12,}", manifest[name]) for name in ("weights", "stream"))
+            assert Cell.from_dict(run.cell).method == manifest["method"]
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +68,19 @@ def study():
     return runpy.run_path(str(ROOT / "benchmarks" / "evidence.py"))
 
 
-def test_parts_that_are_done_are_parts_of_the_study(study):
-    assert set(study["done"]()) <= study["STUDY"].keys()
+def test_parts_that_are_done_are_parts_of_the_study_and_the_index_says_what_each_file_is(study, kept_files):
+    index = study["index"]()
+    assert list(index) == [name for name in study["STUDY"] if name in index]
+    assert index == {name: {"title": kept.title, "command": kept.command} for name, kept in kept_files.items()}
+    for name, kept in kept_files.items():
+        labels = {result.label for result in kept.results}
+        words = shlex.split(study["STUDY"][name])
+        assert words[0] == kept.experiment.name
+        assert "--only" not in words or set(words[words.index("--only") + 1].split(",")) == labels, name
 
 
 def test_rows_that_came_out_otherwise_are_named_and_equal_ones_are_not(study, tmp_path, capsys):
-    (source,) = [file for file in FILES if file.stem == "table1.cifar10-c.embedded.BN-1.seeds-0-1-2"]
+    (source,) = [file for file in FILES if file.stem == "continual-bn1-full"]
     header, *cells = [json.loads(line) for line in source.read_text().splitlines()]
     cells[1]["stays"][3]["wrong"] += 1500
     cells[1]["stays"][3]["counts"]["defocus_blur-5"][1] += 1500
@@ -120,10 +134,15 @@ def test_a_row_that_was_not_run_has_no_error(results):
 
 
 def test_a_directive_means_rows_of_its_own_precision_alone(results, tmp_path, monkeypatch):
-    name, label = "table1.cifar10-c.embedded.Source", "Source"
+    name, label = "continual-source-full", "Source"
     (source,) = [file for file in FILES if file.stem == name]
     monkeypatch.setitem(results["fill"].__globals__, "ROWS", tmp_path)
-    results["kept"].cache_clear()
+
+    def forget():
+        results["kept"].cache_clear()
+        results["every"].cache_clear()
+
+    forget()
     fill, command = results["fill"], archive.read(source).command
     try:
         half = "\n".join(map(in_bf16, source.read_text().splitlines()))
@@ -133,14 +152,14 @@ def test_a_directive_means_rows_of_its_own_precision_alone(results, tmp_path, mo
         assert fill("{{tables table1@2000x10/bf16}}").startswith("Not run yet")
         assert f"```\n{command} --precision bf16\n```" in fill("{{tables table1/bf16}}")
         assert "(results/table1-bf16-cost.svg)" in fill("{{figures table1/bf16: cost}}")
-        results["kept"].cache_clear()
+        forget()
         (tmp_path / source.name).write_bytes(source.read_bytes())
         assert f"```\n{command}\n```" in fill("{{tables table1}}")
         assert fill(f"{{{{error table1: {label}}}}}") == fill(f"{{{{error table1/bf16: {label}}}}}")
         with pytest.raises(SettingError, match="full or bf16, but got 'bf61'"):
             fill("{{tables table1/bf61}}")
     finally:
-        results["kept"].cache_clear()
+        forget()
 
 
 def test_a_directive_means_rows_of_its_own_preset_alone(results):

@@ -6,11 +6,11 @@ that the tables need, so that a whole study fits into a repository. `read` makes
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,34 +18,16 @@ from ctta._core.files import parsing
 from ctta._core.files import write as write_file
 from ctta.bench import reading
 from ctta.bench.evaluation import BatchRow
-from ctta.bench.experiments import SEEDS, Reproduction, about_seeds, made_of
-from ctta.bench.paper_tables import Entry
-from ctta.bench.published import experiment
+from ctta.bench.metrics import means, per_image, sum_bins, sum_counts
+from ctta.bench.published import Experiment, experiment
+from ctta.bench.reproduction import SEEDS, Reproduction, about_seeds
+from ctta.bench.results import Result, Run, finished, run_of
 from ctta.bench.store import Store
-from ctta.bench.summary import Summary, sum_bins, sum_counts, summary_of
 from ctta.errors import DataError
 
 FORMAT = 1
 DIGITS = 6
 """Significant digits kept of every number that is not a count."""
-
-
-@dataclass(frozen=True)
-class Archive:
-    """What a file holds: the command that made it, and the tables that follow from its rows."""
-
-    command: str
-    result: Reproduction
-    entries: tuple[Entry, ...]
-    runs: dict[str, Summary]
-    """Every cell by its key."""
-    cells: tuple[dict[str, Any], ...]
-    """The same as the file has them."""
-
-    @property
-    def precisions(self) -> set[str]:
-        """What its cells were computed in: one, where it is of one command."""
-        return {cell["manifest"]["cell"].get("precision", "full") for cell in self.cells}
 
 
 def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
@@ -55,18 +37,16 @@ def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
         "command": command,
         "experiment": result.experiment.name,
         "title": result.title,
-        "notes": list(result.notes),
+        "notes": result.notes,
         "corruptions": result.corruptions,
         "rows": result.keys,
     }
-    keys = dict.fromkeys(key for found in result.keys.values() for key in found)
-    lines = [header, *(_cell(store, key) for key in keys)]
+    lines = [header, *(_cell(run, store) for run in result.runs.values())]
     return write_file(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
-def _cell(store: Store, key: str) -> dict[str, Any]:
-    record, rows = store.cell(key), store.batches(key)
-    whole = summary_of(record, rows, domains := store.domains(key))
+def _cell(run: Run, store: Store) -> dict[str, Any]:
+    record = run.record
     return {
         "key": record.key,
         "label": record.label,
@@ -74,15 +54,15 @@ def _cell(store: Store, key: str) -> dict[str, Any]:
         "batches": record.total,
         "started": record.started,
         "finished": record.finished,
-        "seconds": _short(whole.seconds),
-        "passes": _short(whole.passes),
-        "stays": [_short(row.to_dict()) for row in stays(rows)],
-        "domains": _short(domains),
+        "seconds": _short(run.seconds),
+        "passes": _short(run.passes),
+        "stays": [_short(row.to_dict()) for row in stays(store.batches(record.key))],
+        "domains": _short(store.domains(record.key)),
     }
 
 
-def read(file: Path) -> Archive:
-    """Read a kept reproduction and make its tables again."""
+def read(file: Path) -> Reproduction:
+    """Read a kept reproduction."""
     with parsing(f"{file} is not a kept reproduction, or it is damaged", "Use another copy, or run it again."):
         header, *cells = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
         if header["format"] != FORMAT:
@@ -90,26 +70,14 @@ def read(file: Path) -> Archive:
         _check(header)
         names = {key: place.partition(" / ")[2] for place, keys in header["rows"].items() for key in keys}
         # a cell that several experiments share is called in the store what the first of them calls it
-        cells = [{**cell, "label": names[cell["key"]]} for cell in cells]
-        runs = {cell["key"]: _summary(cell) for cell in cells}
-        about = experiment(header["experiment"])
-        entries = []
-        for place, keys in header["rows"].items():
-            dataset, _, label = place.partition(" / ")
-            line = next(line for line in about.rows if line.label == label)
-            paper = runs[keys[0]].record.manifest["cell"]["data"] if keys else dataset
-            beside = about.beside(line, paper if paper in about.datasets else next(iter(about.datasets)))
-            entries.append(Entry(dataset, label, tuple(runs[key] for key in keys), beside))
-        corruptions = header["corruptions"]
-        result = made_of(
-            about,
-            header["title"],
-            entries,
-            notes=header["notes"],
-            corruptions=tuple(corruptions) if corruptions else None,
-            keys=header["rows"],
-        )
-    return Archive(header["command"], result, tuple(entries), runs, tuple(cells))
+        runs = {cell["key"]: _run({**cell, "label": names[cell["key"]]}) for cell in cells}
+        about, notes, some = experiment(header["experiment"]), tuple(header["notes"]), header["corruptions"]
+        results = tuple(_result(about, place, keys, runs) for place, keys in header["rows"].items())
+        chosen = tuple(some) if some else None
+        found = Reproduction(about, header["title"], results, notes, chosen, command=header["command"])
+        if not found.tables:
+            raise ValueError("it holds no table")
+    return found
 
 
 def _check(header: dict[str, Any]) -> None:
@@ -121,98 +89,62 @@ def _check(header: dict[str, Any]) -> None:
         raise ValueError("a text is missing in its header")
 
 
-def merge(archives: Sequence[Archive]) -> Archive:
-    """Join archives of one experiment that hold different rows or seeds of it.
-
-    A row that several of them have with one seed counts once: as it was run last.
-    """
-    first = archives[0].result
-    about = first.experiment
-    if any(archive.result.experiment.name != about.name for archive in archives):
-        names = sorted({archive.result.experiment.name for archive in archives})
-        raise DataError(f"Expected archives of one experiment, but got {', '.join(names)}.")
-    precisions = sorted({found for archive in archives for found in archive.precisions})
-    if len(precisions) > 1:
-        raise DataError(f"Expected archives of one precision, but got {', '.join(precisions)}.")
-    found: dict[tuple[str, str], dict[int, Summary]] = {}
-    published = {}
-    for entry in (entry for archive in archives for entry in archive.entries):
-        place = (entry.dataset, entry.label)
-        by_seed = found.setdefault(place, {})
-        for run in entry.runs:
-            by_seed[seed_of(run)] = max(by_seed.get(seed_of(run), run), run, key=_finished)
-        published[place] = entry.published
-    order = {line.label: place for place, line in enumerate(about.rows)}
-    entries = [
-        Entry(dataset, label, tuple(by_seed[seed] for seed in sorted(by_seed)), published[dataset, label])
-        for (dataset, label), by_seed in sorted(found.items(), key=lambda item: (item[0][0], order[item[0][1]]))
-    ]
-    notes = dict.fromkeys(note for archive in archives for note in archive.result.notes)
-    seeds = about_seeds({entry.label: [seed_of(run) for run in entry.runs] for entry in entries})
-    result = made_of(
-        about,
-        first.title,
-        entries,
-        notes=[*seeds, *(note for note in notes if not note.startswith(SEEDS))],
-        corruptions=first.corruptions,
-        keys={f"{e.dataset} / {e.label}": [run.record.key for run in e.runs] for e in entries},
-    )
-    runs = {run.record.key: run for entry in entries for run in entry.runs}
-    cells = {cell["key"]: cell for archive in archives for cell in archive.cells if cell["key"] in runs}
-    command = "\n".join(
-        dict.fromkeys(archive.command for archive in archives if runs.keys() & archive.runs.keys())
-    )
-    return Archive(command, result, tuple(entries), runs, tuple(cells.values()))
+def _result(about: Experiment, place: str, keys: Sequence[str], runs: dict[str, Run]) -> Result:
+    """One row with the paper's numbers; a substitute stands beside the first dataset."""
+    dataset, _, label = place.partition(" / ")
+    row = next(row for row in about.rows if row.label == label)
+    paper = runs[keys[0]].cell["data"] if keys else dataset
+    beside = about.beside(row, paper if paper in about.datasets else next(iter(about.datasets)))
+    return Result(label, tuple(runs[key] for key in keys), dataset, beside)
 
 
-def seed_of(run: Summary) -> int:
-    """Seed of a run."""
-    return int(run.record.manifest["seed"])
-
-
-def _finished(run: Summary) -> float:
-    return run.record.finished or 0.0
-
-
-def restore(file: Path, store: Store) -> int:
-    """Enter the cells of a kept reproduction into a store; returns how many."""
-    return enter(read(file), store)
-
-
-def enter(archive: Archive, store: Store) -> int:
-    """Enter the cells of an archive into a store, a row a stay, for pages and figures; returns how many.
-
-    Cells the store has already are left as they are.
-    """
-    entered = 0
-    for cell in archive.cells:
-        rows = [replace(row, batch=place) for place, row in enumerate(_rows(cell))]
-        manifest = {**cell["manifest"], "batches": cell["batches"]}  # what its rows no longer tell
-        claim = store.claim(cell["key"], cell["label"], manifest, len(rows))
-        if claim is not None:
-            store.append(cell["key"], rows, list(enumerate(cell["domains"])))
-            store.finish(cell["key"])
-            entered += 1
-    return entered
-
-
-def _summary(cell: dict[str, Any]) -> Summary:
-    total, manifest = cell["batches"], cell["manifest"]
+def _run(cell: dict[str, Any]) -> Run:
     kept = {name: cell[name] for name in ("key", "label", "manifest", "started", "finished")}
+    total = cell["batches"]
     record = reading.record_from({**kept, "status": "done", "total": total, "done": total, "error": None})
     for domain in cell["domains"]:
         reading.require_domain(domain)
-    words = [manifest["cell"]["data"], manifest["cell"].get("precision", "full")]
-    if not {"seed", "settings"} <= manifest.keys() or not all(type(word) is str for word in words):
+    words = [record.manifest["cell"]["data"], record.manifest["cell"].get("precision", "full")]
+    if not {"seed", "settings"} <= record.manifest.keys() or not all(type(word) is str for word in words):
         raise ValueError(f"the manifest of cell {record.key!r} is not whole")
+    rows = [reading.row_from(row, f"a stay of {record.key!r}") for row in cell["stays"]]
     # percentiles of single batches do not follow from stays
-    whole = summary_of(record, _rows(cell), cell["domains"])
-    return replace(whole, seconds=cell["seconds"], passes=cell["passes"])
+    return dataclasses.replace(
+        run_of(record, rows, cell["domains"]), seconds=cell["seconds"], passes=cell["passes"]
+    )
 
 
-def _rows(cell: dict[str, Any]) -> list[BatchRow]:
-    """The stays of a cell, as rows."""
-    return [reading.row_from(row, f"a stay of {cell['key']!r}") for row in cell["stays"]]
+def merge(parts: Sequence[Reproduction]) -> Reproduction:
+    """Join kept reproductions of one experiment that hold different rows or seeds of it.
+
+    A row that several of them have with one seed counts once: as it was run last.
+    """
+    first = parts[0]
+    _alike("one experiment", {part.experiment.name for part in parts})
+    _alike("one precision", {run.precision for part in parts for run in part.runs.values()})
+    found: dict[tuple[str, str], list[Result]] = {}
+    for result in (result for part in parts for result in part.results):
+        found.setdefault((result.dataset, result.label), []).append(result)
+    order = {row.label: place for place, row in enumerate(first.experiment.rows)}
+    places = sorted(found, key=lambda place: (place[0], order[place[1]]))
+    results = tuple(_joined(found[place]) for place in places)
+    notes = dict.fromkeys(note for part in parts for note in part.notes if not note.startswith(SEEDS))
+    seeds = about_seeds({result.label: result.seeds for result in results})
+    keys = {run.key for result in results for run in result.runs}
+    commands = dict.fromkeys(part.command for part in parts if keys & part.runs.keys())
+    return dataclasses.replace(first, results=results, notes=(*seeds, *notes), command="\n".join(commands))
+
+
+def _alike(what: str, found: set[str]) -> None:
+    if len(found) > 1:
+        raise DataError(f"Expected archives of {what}, but got {', '.join(sorted(found))}.")
+
+
+def _joined(results: Sequence[Result]) -> Result:
+    by_seed: dict[int, Run] = {}
+    for run in (run for result in results for run in result.runs):
+        by_seed[run.seed] = max(by_seed.get(run.seed, run), run, key=finished)
+    return dataclasses.replace(results[-1], runs=tuple(by_seed[seed] for seed in sorted(by_seed)))
 
 
 def stays(rows: Sequence[BatchRow]) -> Iterator[BatchRow]:
@@ -225,41 +157,31 @@ def stays(rows: Sequence[BatchRow]) -> Iterator[BatchRow]:
 
 
 def _merged(rows: Sequence[BatchRow]) -> BatchRow:
-    samples = sum(row.samples for row in rows)
     units = [row.unit for row in rows if row.unit is not None]
-    memory = [row.memory for row in rows if row.memory is not None]
     kept = [row.kept for row in rows if row.kept is not None]
-    shares = _means(row.shares for row in rows)
+    shares = means(row.shares for row in rows)
     if "ever_selected" in shares:
         shares["ever_selected"] = rows[-1].shares["ever_selected"]
-    return replace(
+    return dataclasses.replace(
         rows[0],
-        samples=samples,
+        samples=sum(row.samples for row in rows),
         wrong=sum(row.wrong for row in rows),
         counts=sum_counts(rows),
-        confidence=sum(row.confidence * row.samples for row in rows) / samples,
-        nll=sum(row.nll * row.samples for row in rows) / samples,
-        brier=sum(row.brier * row.samples for row in rows) / samples,
+        confidence=per_image(rows, "confidence"),
+        nll=per_image(rows, "nll"),
+        brier=per_image(rows, "brier"),
         bins=sum_bins(rows),
         seconds=statistics.median(row.seconds for row in rows),
         unit=statistics.median(units) if units else None,
-        memory=max(memory, default=None),
+        memory=max((row.memory for row in rows if row.memory is not None), default=None),
         shares=shares,
-        losses=_means(row.losses for row in rows),
+        losses=means(row.losses for row in rows),
         kept=sum(kept) if kept else None,
-        rates=_means(row.rates for row in rows),
-        importance=_means(row.importance for row in rows),
+        rates=means(row.rates for row in rows),
+        importance=means(row.importance for row in rows),
         skipped=any(row.skipped for row in rows),
         reason=next((row.reason for row in rows if row.reason), None),
     )
-
-
-def _means(mappings: Iterable[dict[str, float]]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for mapping in mappings:
-        for name, value in mapping.items():
-            found.setdefault(name, []).append(value)
-    return {name: statistics.fmean(values) for name, values in found.items()}
 
 
 def _short(value: Any) -> Any:

@@ -7,8 +7,11 @@ import functools
 import hashlib
 import importlib.resources
 import inspect
+import itertools
 import json
+import math
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +23,21 @@ from torch import nn
 import ctta
 from ctta import streams
 from ctta._core.precision import check_precision
-from ctta.adapter import Adapter
 from ctta.bench.resolve import BENCHMARKS, model_from, names_in, source_from
-from ctta.methods import find
+from ctta.errors import StateError
+from ctta.methods import find, list_methods
 from ctta.models import weight_hash
 
-CODE = ("functional", "_core", "methods", "optim", "augment", "corruptions", "streams", "models")
-"""Packages whose code decides the numbers of a row; with a few single files they are its code version."""
+UNKNOWN = 4.0
+"""Forward passes a batch is taken to cost under a method that does not say."""
+
+NUMBERS = 1
+"""Version of what decides the numbers of a row. Raise it by one whenever a change alters any of them.
+
+That may be a method, a layer, a random generator, a corruption, the order of a stream, a reader of data, a
+measurement, or the *default* of a setting. Rows of another version are never reused. When a number has changed,
+tests in tests/golden fail.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ class Cell:
     model: str = "embedded:"
     weights: str | None = None
     data: str = "embedded"
-    setting: str = "continual"
+    scenario: str = "continual"
     preset: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
@@ -46,11 +57,15 @@ class Cell:
     severity: int = 5
     corruptions: tuple[str, ...] | None = None
     stream: Mapping[str, Any] = field(default_factory=dict)
-    """Further options of the setting: `order`, `kind`, `concentration`, `passes`, `first`."""
+    """Further options of the scenario: `order`, `kind`, `concentration`, `passes`, `first`."""
     clean: int = 0
     """Clean images on which forgetting is measured after every domain; 0: not measured."""
+    profile: str | None = None
+    """Constants of the corruptions: cifar, tiny-imagenet or imagenet; None: those that fit the images."""
     precision: str = "full"
     """`bf16`: adapter, unit of cost and forgetting all run under bfloat16 autocast."""
+    threads: int = 1
+    """CPU threads it runs with: they decide the last bits of a sum, so they belong to what it is."""
     label: str = ""
     """What tables call it (default: the method)."""
     imports: tuple[str, ...] = ()
@@ -72,79 +87,116 @@ class Cell:
         return cls(**{**data, **lists})
 
 
+def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a cell this cell and no other, from its manifest or any mapping with the same names.
+
+    Plain data of plain data: nothing is loaded, so rows kept in a file get their key without being run. Of the
+    settings only those count that are not the method's defaults: a setting added later with a default that changes
+    nothing leaves every key as it is, and whoever changes a default raises `NUMBERS`. What 0.1 kept, which wrote
+    down neither `numbers` nor the precision `full`, was computed as version 1.
+    """
+    defaults = {item.name: item.default for item in find(facts["method"]).settings}
+    missing = object()
+    return {
+        "numbers": facts.get("numbers", 1),
+        "method": facts["method"],
+        "settings": {k: v for k, v in facts["settings"].items() if v != defaults.get(k, missing)},
+        "weights": facts["weights"],
+        "stream": facts["stream"],
+        "seed": facts["seed"],
+        "clean": facts["clean"],
+        "precision": facts.get("precision", "full"),
+        "threads": facts["threads"],
+        "files": list(facts["files"]),
+    }
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """Return the key of a cell in a store: 16 hex digits of its identity."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True)
-class Prepared:
-    """A cell with everything it needs in memory."""
+class Task:
+    """A cell that can run: its key, its manifest, its size, its cost. Plain data, so that workers get it whole."""
 
     cell: Cell
-    model: nn.Module
-    stream: streams.Stream
-    manifest: dict[str, Any]
     key: str
+    manifest: dict[str, Any]
+    batches: int
+    passes: float
+    """Forward passes of a batch that the cell is expected to cost."""
 
-    def adapter(self) -> Adapter:
-        """Make the adapter the cell begins with."""
+    @property
+    def samples(self) -> int:
+        """Images in its stream."""
+        return int(self.manifest["samples"])
+
+    def load(self) -> tuple[nn.Module, streams.Stream]:
+        """Load model and stream; refuses what is not as it was when the cell got its key."""
         cell = self.cell
-        return ctta.adapt(self.model, cell.method, preset=cell.preset, seed=cell.seed, **cell.settings)
+        settings = _settings(cell)
+        model, weights = _model(cell.model, cell.weights, _stamp(cell))
+        stream = _stream(_words(cell))
+        found = _facts(cell, settings, weights, stream.hash)
+        changed = [name for name in found if found[name] != self.manifest[name]]
+        if changed:
+            raise StateError(
+                f"{cell.name} is not what was planned, for its {' and '.join(changed)} differ: they were changed "
+                "meanwhile, or this machine has other code, weights or data. Run the same command again."
+            )
+        return model, stream
 
 
-def prepare(cell: Cell) -> Prepared:
-    """Load what a cell needs and give it its key. Two cells with equal keys would give equal rows."""
+def prepare(cell: Cell) -> Task:
+    """Find out what a cell is and give it its key. Two cells with equal keys would give equal rows."""
     check_precision(cell.precision)
-    for file in cell.imports:
-        names_in(Path(file))
-    model = _model(cell.model, cell.weights)
-    stream = _stream(
-        cell.data,
-        cell.setting,
-        cell.images,
-        cell.batch_size,
-        cell.severity,
-        cell.corruptions,
-        json.dumps(dict(cell.stream), sort_keys=True),
-        0 if cell.data in BENCHMARKS else cell.seed,  # a benchmark on disk is the same for every seed
-        clean=cell.clean > 0,
-    )
-    settings = find(cell.method).resolve(cell.preset, cell.settings)
-    identity: dict[str, Any] = {
-        "weights": _weight_hash(cell.model, cell.weights),
-        "stream": stream.hash,
+    settings = _settings(cell)
+    plan = _plan(_words(cell))
+    manifest: dict[str, Any] = {
+        **_facts(cell, settings, _weights(cell.model, cell.weights, _stamp(cell)), plan["hash"]),
         "method": cell.method,
-        "settings": dataclasses.asdict(settings),
         "seed": cell.seed,
         "clean": cell.clean,
-        "code": code_version(),
-        "files": _own_files(cell, settings),
-    }
-    if cell.precision != "full":  # what ran in full has the keys it always had
-        identity["precision"] = cell.precision
-    manifest = {
-        **identity,
+        "precision": cell.precision,
+        "threads": cell.threads,
         "label": cell.name,
         "cell": cell.to_dict(),
-        "setting": {"name": cell.setting, **stream.settings},
-        "samples": stream.samples,
+        "scenario": {"name": cell.scenario, **plan["options"]},
+        "samples": plan["samples"],
         "torch": torch.__version__,
         "ctta": ctta.__version__,
         "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
         "device": "cpu",
     }
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    return Prepared(cell, model, stream, manifest, key)
+    # forgetting: two passes over the clean images after every domain
+    clean = 2 * math.ceil(cell.clean / cell.batch_size) * plan["stays"]
+    passes = plan["batches"] * passes_of(cell.method) + clean
+    return Task(cell, key_of(identity(manifest)), manifest, plan["batches"], passes)
 
 
-@functools.cache
-def code_version() -> str:
-    """Version of ctta and a hash of the code that decides the numbers."""
-    root = importlib.resources.files("ctta")
-    sha = hashlib.sha256()
-    base = Path(str(root))
-    files = [file for package in CODE for file in sorted((base / package).rglob("*.py"))]
-    for file in [*files, base / "adapter.py", base / "bench" / "evaluation.py", base / "_core" / "inputs.py"]:
-        sha.update(f"{file.relative_to(base)}|".encode())
-        sha.update(file.read_bytes())
-    return f"{ctta.__version__}+{sha.hexdigest()[:12]}"
+def passes_of(method: str) -> float:
+    """Forward passes a batch costs under a method: the largest number its entry in the registry states."""
+    stated = next((entry.cost for entry in list_methods() if entry.name == method), "")
+    return max(map(float, re.findall(r"\d+(?:\.\d+)?", str(stated))), default=UNKNOWN)
+
+
+def _settings(cell: Cell) -> Any:
+    """Settings of the method, which may be in a file of the user's."""
+    for file in cell.imports:
+        _import(file, file_stamp(file))
+    return find(cell.method).resolve(cell.preset, cell.settings)
+
+
+def _facts(cell: Cell, settings: Any, weights: str, stream: str) -> dict[str, Any]:
+    """What of a cell's identity its words leave open: code and files may be others when its turn comes."""
+    return {
+        "numbers": NUMBERS,
+        "settings": dataclasses.asdict(settings),
+        "weights": weights,
+        "stream": stream,
+        "files": _own_files(cell, settings),
+    }
 
 
 def _own_files(cell: Cell, settings: Any) -> list[str]:
@@ -160,34 +212,67 @@ def _own_files(cell: Cell, settings: Any) -> list[str]:
     return [hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.is_file()]
 
 
+# ---------------------------------------------------------------- what neighbours share, kept for a while
+
+
+def file_stamp(file: str | None) -> tuple[int, int] | None:
+    """Return when a file was written and its size: a stamp that changes with it."""
+    path = Path(file) if file else None
+    found = path.stat() if path and path.is_file() else None
+    return (found.st_mtime_ns, found.st_size) if found else None
+
+
+def _stamp(cell: Cell) -> tuple[Any, ...]:
+    """Stamps of the files a model comes from."""
+    return file_stamp(cell.model.rpartition(":")[0]), file_stamp(cell.weights)
+
+
+@functools.lru_cache(maxsize=64)
+def _import(file: str, _: Any) -> None:
+    names_in(Path(file))
+
+
 @functools.lru_cache(maxsize=2)
-def _model(name: str, weights: str | None) -> nn.Module:
+def _model(name: str, weights: str | None, _: Any) -> tuple[nn.Module, str]:
     # eval: a bare forward pass must not change the statistics the next cell starts from
-    return model_from(name, Path(weights) if weights else None).eval()
+    model = model_from(name, Path(weights) if weights else None).eval()
+    return model, weight_hash(model)
+
+
+@functools.lru_cache(maxsize=256)
+def _weights(name: str, weights: str | None, stamp: Any) -> str:
+    return _model(name, weights, stamp)[1]
+
+
+def _words(cell: Cell) -> str:
+    """The words of a cell that say which stream it runs on."""
+    names = ("data", "scenario", "images", "batch_size", "severity", "corruptions", "stream", "profile")
+    words = {name: getattr(cell, name) for name in names}
+    seed = 0 if cell.data in BENCHMARKS else cell.seed  # a benchmark on disk is the same for every seed
+    return json.dumps(
+        {**words, "stream": dict(cell.stream), "seed": seed, "clean": cell.clean > 0}, sort_keys=True
+    )
 
 
 @functools.lru_cache(maxsize=8)
-def _weight_hash(name: str, weights: str | None) -> str:
-    return weight_hash(_model(name, weights))
+def _stream(words: str) -> streams.Stream:
+    chosen = json.loads(words)
+    options = {"batch_size": chosen["batch_size"], "images": chosen["images"], **chosen["stream"]}
+    if isinstance(options.get("order"), str):
+        options["order"] = streams.Order(options["order"])
+    if chosen["corruptions"]:
+        options["corruptions"] = chosen["corruptions"]
+    if chosen["scenario"] != "gradual":
+        options["severity"] = chosen["severity"]
+    source = source_from(chosen["data"], chosen["profile"], chosen["seed"], chosen["clean"])
+    return streams.make(chosen["scenario"], source, **options)
 
 
-@functools.lru_cache(maxsize=4)
-def _stream(
-    data: str,
-    setting: str,
-    images: int | None,
-    batch_size: int,
-    severity: int,
-    corruptions: tuple[str, ...] | None,
-    options: str,
-    seed: int,
-    clean: bool,
-) -> streams.Stream:
-    chosen: dict[str, Any] = {"batch_size": batch_size, "images": images, **json.loads(options)}
-    if isinstance(chosen.get("order"), str):
-        chosen["order"] = streams.Order(chosen["order"])
-    if corruptions:
-        chosen["corruptions"] = list(corruptions)
-    if setting != "gradual":
-        chosen["severity"] = severity
-    return streams.make(setting, source_from(data, None, seed, clean), **chosen)
+@functools.lru_cache(maxsize=256)
+def _plan(words: str) -> dict[str, Any]:
+    """What a plan must know of a stream."""
+    stream = _stream(words)
+    domains = stream.domain_of[stream.bounds[:-1]]
+    stays = 1 if stream.name == "mixed" else 1 + sum(a != b for a, b in itertools.pairwise(domains))
+    size = {"batches": len(stream), "samples": stream.samples, "stays": stays}
+    return {**size, "hash": stream.hash, "options": stream.options}

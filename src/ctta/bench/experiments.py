@@ -1,4 +1,4 @@
-"""From an experiment of the paper to cells, and from finished cells back to its tables.
+"""From an experiment of the paper to its cells.
 
 Each experiment runs on the paper's models and datasets where they are in the data folder; what is missing is
 said with the command that brings it, and never replaced. Only who asks for a substitute (the embedded model and
@@ -8,20 +8,14 @@ images) gets one, and then every title says so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctta.bench import paper_tables as tables
 from ctta.bench.cell import Cell
-from ctta.bench.paper_tables import Entry
-from ctta.bench.plan import Task, task_of
-from ctta.bench.published import Benchmark, Experiment, Line
+from ctta.bench.published import Benchmark, Experiment, Row
 from ctta.bench.resolve import clean_images
-from ctta.bench.store import Store
-from ctta.bench.summary import summarise
-from ctta.bench.table import Table
 from ctta.corruptions import CORRUPTIONS
 from ctta.data import MissingError, cache_folder, catalogue, domains
 from ctta.data.get import present
@@ -58,6 +52,8 @@ class Options:
     """Settings of the methods that have a preset of this name; None, and for the others: those of the dataset."""
     precision: str = "full"
     """`bf16`: every method under bfloat16 autocast."""
+    threads: int = 1
+    """CPU threads of every cell."""
     seeds: tuple[int, ...] = (0,)
     only: tuple[str, ...] | None = None
     """Labels of the rows to run; None: all."""
@@ -111,83 +107,28 @@ class Options:
         return f"{words[: LONGEST_TAG - len(mark) - 1]}-{mark}"
 
 
-@dataclass(frozen=True)
-class Need:
-    """Something a cell needs and this machine lacks, and the command that brings it (empty: there is none)."""
-
-    what: str
-    command: str = ""
-
-    def __str__(self) -> str:
-        return f"needs {self.what}" + (f", get them with: {self.command}" if self.command else "")
-
-
-@dataclass(frozen=True)
+@dataclass
 class Planned:
-    """One cell of an experiment, beside the published numbers of `paper`, or why it cannot run."""
-
-    shown: str
-    """What the tables call the dataset."""
-    paper: str
-    line: Line
-    cell: Cell
-    needs: tuple[Need, ...] = ()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The key of a finished cell, or why there is none."""
-
-    key: str | None
-    reason: str = ""
-    failed: bool = False
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """A row without numbers and why, with the commands that would change that."""
+    """One cell of an experiment, beside the published numbers of `paper`, and what has become of it."""
 
     dataset: str
-    label: str
-    seed: int
-    reason: str
-    commands: tuple[str, ...] = ()
+    """What the tables call the dataset."""
+    paper: str
+    row: Row
+    cell: Cell
+    needs: dict[str, str]
+    """What it needs and this machine lacks, each with the command that brings it (empty: there is none)."""
+    key: str = ""
+    """In the store; empty where it cannot run."""
+    reason: str = ""
+    """Why there is no number."""
     failed: bool = False
 
-
-@dataclass(frozen=True)
-class Reproduction:
-    """What an experiment came to."""
-
-    experiment: Experiment
-    title: str
-    tables: tuple[Table, ...]
-    not_run: tuple[NotRun, ...]
-    keys: dict[str, list[str]] = field(default_factory=dict)
-    """The store's keys behind every row, "dataset / label"."""
-    notes: tuple[str, ...] = ()
-    corruptions: tuple[str, ...] | None = None
-
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON-ready data."""
-        return {
-            "experiment": self.experiment.name,
-            "title": self.title,
-            "place": self.experiment.place,
-            "tables": [table.to_dict() for table in self.tables],
-            "not_run": [vars(item) | {"commands": list(item.commands)} for item in self.not_run],
-            "cells": self.keys,
-        }
-
-    @property
-    def markdown(self) -> str:
-        """All tables on one page."""
-        return "\n".join([f"## {self.title}", "", *(table.markdown() for table in self.tables)])
-
-    @property
-    def latex(self) -> str:
-        """All tables, for a document that uses booktabs."""
-        return "\n".join(table.latex() for table in self.tables)
+        """Return a row without numbers as plain data: why, and the commands that would change that."""
+        commands = [command for command in self.needs.values() if command]
+        named = {"dataset": self.dataset, "label": self.row.label, "seed": self.cell.seed}
+        return {**named, "reason": self.reason, "commands": commands, "failed": self.failed}
 
 
 # ---------------------------------------------------------------- from the paper to cells
@@ -195,37 +136,32 @@ class Reproduction:
 
 def plan(experiment: Experiment, options: Options) -> list[Planned]:
     """All cells of an experiment, in the order of its table, seeds last."""
-    _check_preset(experiment, options.preset)
+    known = sorted({name for row in experiment.rows for name in find(row.method).presets})
+    if options.preset is not None and options.preset not in known:
+        raise SettingError(
+            f"No method of experiment {experiment.name} has a preset {options.preset!r}: "
+            f"known are {', '.join(known)}."
+        )
     out = []
     for paper, benchmark in _chosen(experiment, options).items():
         needs = _needs(experiment, paper, benchmark, options)
-        for line in _wanted(experiment, paper, options):
+        for row in _wanted(experiment, paper, options):
             for seed in options.seeds:
-                cell = _cell(experiment, paper, benchmark, line, seed, options)
-                out.append(Planned(options.data or paper, paper, line, cell, needs))
+                cell = _cell(experiment, paper, benchmark, row, seed, options)
+                out.append(Planned(options.data or paper, paper, row, cell, needs))
     return out
 
 
-def _check_preset(experiment: Experiment, preset: str | None) -> None:
-    known = sorted({name for line in experiment.rows for name in find(line.method).presets})
-    if preset is not None and preset not in known:
-        raise SettingError(
-            f"No method of experiment {experiment.name} has a preset {preset!r}: known are {', '.join(known)}."
-        )
-
-
-def _wanted(experiment: Experiment, dataset: str, options: Options) -> list[Line]:
+def _wanted(experiment: Experiment, dataset: str, options: Options) -> list[Row]:
     """Rows to run, all or some."""
-    lines = experiment.lines(dataset)
-    if options.only is None:
-        return lines
-    unknown = [label for label in options.only if label not in {line.label for line in lines}]
+    rows = experiment.rows_of(dataset)
+    labels = [row.label for row in rows]
+    unknown = [label for label in options.only or () if label not in labels]
     if unknown:
         raise SettingError(
-            f"Experiment {experiment.name} has no row {', '.join(unknown)}: its rows are "
-            f"{', '.join(line.label for line in lines)}."
+            f"Experiment {experiment.name} has no row {', '.join(unknown)}: its rows are {', '.join(labels)}."
         )
-    return [line for line in lines if line.label in options.only]
+    return [row for row in rows if options.only is None or row.label in options.only]
 
 
 def _chosen(experiment: Experiment, options: Options) -> dict[str, Benchmark]:
@@ -244,33 +180,31 @@ def _chosen(experiment: Experiment, options: Options) -> dict[str, Benchmark]:
     return {options.dataset: datasets[options.dataset]}
 
 
-def _cell(
-    experiment: Experiment, paper: str, benchmark: Benchmark, line: Line, seed: int, options: Options
-) -> Cell:
+def _cell(experiment: Experiment, paper: str, benchmark: Benchmark, row: Row, seed: int, options: Options) -> Cell:
     model, weights = options.model, options.weights
     if model is None and options.data:
         model = "embedded:"
     if model is None:
         found = _weights(benchmark.model)
         model, weights = benchmark.model, str(found) if found else None
-    preset = options.preset if options.preset in find(line.method).presets else None
-    size = options.batch_size or (SUBSTITUTE_BATCH if options.data else benchmark.batch_size)
+    preset = options.preset if options.preset in find(row.method).presets else None
+    own = EMBEDDED if model.startswith("embedded:") else options.data or paper
     return Cell(
-        line.method,
+        row.method,
         model=model,
         weights=weights,
         data=options.data or paper,
-        setting=experiment.setting,
-        preset=preset
-        or preset_for(line.method, EMBEDDED if model.startswith("embedded:") else options.data or paper),
-        settings=dict(line.settings),
+        scenario=experiment.scenario,
+        preset=preset or preset_for(row.method, own),
+        settings=dict(row.settings),
         seed=seed,
         images=options.images,
-        batch_size=size,
+        batch_size=options.batch_size or (SUBSTITUTE_BATCH if options.data else benchmark.batch_size),
         corruptions=options.corruptions,
         clean=min(benchmark.clean, options.images or benchmark.clean),
         precision=options.precision,
-        label=line.label,
+        threads=options.threads,
+        label=row.label,
     )
 
 
@@ -282,16 +216,16 @@ def preset_for(method: str, data: str) -> str:
 # ---------------------------------------------------------------- what must be there
 
 
-def _needs(experiment: Experiment, paper: str, benchmark: Benchmark, options: Options) -> tuple[Need, ...]:
-    needs = []
+def _needs(experiment: Experiment, paper: str, benchmark: Benchmark, options: Options) -> dict[str, str]:
+    needs: dict[str, str] = {}
     if options.model is None and not options.data and _weights(benchmark.model) is None:
-        needs.append(Need(f"{SPOKEN[benchmark.model]} weights", f"ctta data get {benchmark.model}"))
+        needs[f"{SPOKEN[benchmark.model]} weights"] = f"ctta data get {benchmark.model}"
     if not options.data:
-        severities = (1, 2, 3, 4, 5) if experiment.setting == "gradual" else (5,)
-        needs += _missing_images(paper, options.corruptions or CORRUPTIONS, severities)
+        severities = (1, 2, 3, 4, 5) if experiment.scenario == "gradual" else (5,)
+        needs |= _missing_images(paper, options.corruptions or CORRUPTIONS, severities)
         if benchmark.clean:
-            needs += _missing_clean(paper)
-    return tuple(needs)
+            needs |= _missing_clean(paper)
+    return needs
 
 
 def _weights(model: str) -> Path | None:
@@ -299,222 +233,26 @@ def _weights(model: str) -> Path | None:
     return present(catalogue.find(model).parts[0], cache_folder())
 
 
-def _missing_images(dataset: str, corruptions: Sequence[str], severities: Sequence[int]) -> list[Need]:
+def _missing_images(dataset: str, corruptions: Sequence[str], severities: Sequence[int]) -> dict[str, str]:
     benchmark, missing = domains(dataset), []
-    for corruption in corruptions:
-        for severity in severities:
-            try:
-                benchmark.domain(corruption, severity)
-            except MissingError:
-                missing.append(f"{corruption}-{severity}")
-            except DataError as error:  # there, but not as it should be: its own words say what to do
-                return [Need(f"another look at {SPOKEN[dataset]}: {error}")]
-    if not missing:
-        return []
-    some = "" if len(missing) == len(corruptions) * len(severities) else f" ({', '.join(missing)})"
-    return [Need(f"{SPOKEN[dataset]} images{some}", f"ctta data get {dataset}")]
+    wanted = [(corruption, severity) for corruption in corruptions for severity in severities]
+    for corruption, severity in wanted:
+        try:
+            benchmark.domain(corruption, severity)
+        except MissingError:
+            missing.append(f"{corruption}-{severity}")
+        except DataError as error:  # there, but not as it should be: its own words say what to do
+            return {f"another look at {SPOKEN[dataset]}: {error}": ""}
+    some = "" if len(missing) == len(wanted) else f" ({', '.join(missing)})"
+    return {f"{SPOKEN[dataset]} images{some}": f"ctta data get {dataset}"} if missing else {}
 
 
-def _missing_clean(dataset: str) -> list[Need]:
+def _missing_clean(dataset: str) -> dict[str, str]:
     try:
         clean_images(dataset)
     except DataError as error:
         clean = dataset.removesuffix("-c")
         if clean in {entry.name for entry in catalogue.ENTRIES}:
-            return [Need(f"clean {SPOKEN[dataset].removesuffix('-C')} images", f"ctta data get {clean}")]
-        return [Need(f"clean images: {error}")]
-    return []
-
-
-# ---------------------------------------------------------------- running
-
-
-class Work:
-    """The cells of several experiments, each of them once, and what has become of them."""
-
-    def __init__(self, experiments: Sequence[Experiment], options: Options) -> None:
-        self.options = options
-        self.experiments = {experiment.name: experiment for experiment in experiments}
-        self._tasks: dict[str, Task] = {}
-        self._outcomes: dict[str, Outcome] = {}  # by key
-        self._rows = {
-            experiment.name: [(item, self._enter(item)) for item in plan(experiment, options)]
-            for experiment in experiments
-        }
-
-    def _enter(self, item: Planned) -> str | Outcome:
-        """Return the key of a cell that is to run, or why it cannot."""
-        if item.needs:
-            return Outcome(None, "not run: " + "; ".join(map(str, item.needs)))
-        try:
-            task = task_of(item.cell)
-        except Exception as error:  # noqa: BLE001 - the user's model may raise anything, and other cells can run
-            return Outcome(None, f"failed: {type(error).__name__}: {error}", failed=True)
-        self._tasks.setdefault(task.key, task)
-        return task.key
-
-    @property
-    def tasks(self) -> list[Task]:
-        """What there is to run, in the order of the experiments."""
-        return list(self._tasks.values())
-
-    def waiting(self, name: str) -> set[str]:
-        """Keys of the cells an experiment still waits for."""
-        return {end for _, end in self._rows[name] if isinstance(end, str)} - self._outcomes.keys()
-
-    def ended(self, key: str, problem: str = "") -> list[str]:
-        """Take note that a cell is done, or of its problem; returns the experiments it was the last one of."""
-        waited = [name for name in self.experiments if key in self.waiting(name)]
-        self._outcomes[key] = Outcome(None, problem, failed=True) if problem else Outcome(key)
-        return [name for name in waited if not self.waiting(name)]
-
-    def reproduction(self, name: str, store: Store) -> Reproduction:
-        """Make the tables of an experiment whose cells have ended."""
-        planned = [item for item, _ in self._rows[name]]
-        ends = [self._outcomes[end] if isinstance(end, str) else end for _, end in self._rows[name]]
-        return _reproduction(self.experiments[name], self.options, store, planned, ends)
-
-
-# ---------------------------------------------------------------- from cells to tables
-
-
-def _reproduction(
-    experiment: Experiment, options: Options, store: Store, planned: Sequence[Planned], outcomes: Sequence[Outcome]
-) -> Reproduction:
-    pairs = list(zip(planned, outcomes, strict=True))
-    entries, keys = [], {}
-    for shown, paper, label in dict.fromkeys((p.shown, p.paper, p.line.label) for p in planned):
-        mine = [(p, o) for p, o in pairs if (p.shown, p.line.label) == (shown, label)]
-        found = [o.key for _, o in mine if o.key]
-        runs = tuple(summarise(store, store.cell(key)) for key in found)
-        entries.append(Entry(shown, label, runs, experiment.beside(mine[0][0].line, paper)))
-        keys[f"{shown} / {label}"] = found
-    not_run = tuple(
-        NotRun(
-            p.shown,
-            p.line.label,
-            p.cell.seed,
-            o.reason,
-            tuple(need.command for need in p.needs if need.command),
-            o.failed,
-        )
-        for p, o in pairs
-        if o.key is None
-    )
-    words = f" [{'; '.join(options.labels)}]" if options.labels else ""
-    return made_of(
-        experiment,
-        f"{experiment.place}: {experiment.title}{words}",
-        entries,
-        notes=[*_why(not_run, len(planned)), *_about(experiment, planned, options), *experiment.notes],
-        corruptions=options.corruptions,
-        keys=keys,
-        not_run=not_run,
-    )
-
-
-def made_of(
-    experiment: Experiment,
-    title: str,
-    entries: list[Entry],
-    *,
-    notes: Sequence[str],
-    corruptions: tuple[str, ...] | None,
-    keys: dict[str, list[str]],
-    not_run: tuple[NotRun, ...] = (),
-) -> Reproduction:
-    """Make the tables of an experiment from its entries."""
-    made = _tables(experiment, title, entries, list(notes), corruptions)
-    return Reproduction(experiment, title, made, not_run, keys, tuple(notes), corruptions)
-
-
-def _why(not_run: Sequence[NotRun], planned: int) -> list[str]:
-    """One note a reason, with the rows it concerns."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for item in not_run:
-        groups.setdefault((item.dataset, item.reason), []).append(item.label)
-    out = []
-    for (dataset, reason), labels in groups.items():
-        which = "" if len(labels) == planned else f" ({', '.join(dict.fromkeys(labels))})"
-        out.append(f"{dataset}{which}: {reason}")
-    return out
-
-
-def _about(experiment: Experiment, planned: Sequence[Planned], options: Options) -> list[str]:
-    """What a reader must know of this run beyond the title."""
-    out = []
-    if options.data and experiment.published:
-        name = SPOKEN[planned[0].paper]
-        out.append(f"The paper's numbers beside ours are those of {name}: another model, other images.")
-    if options.data:
-        other = sorted({item.line.method for item in planned if item.cell.preset == "cifar10-c"})
-        if other:
-            out.append(
-                f"Settings of the preset cifar10-c, for want of one for the embedded model: {', '.join(other)}."
-            )
-    out += [
-        f"{SPOKEN[name]}: images made here (ctta data make), other draws than the published files."
-        for name in dict.fromkeys(item.paper for item in planned if not options.data and not item.needs)
-        if _was_made(name)
-    ]
-    return [*out, *about_seeds({item.line.label: options.seeds for item in planned})]
-
-
-SEEDS = "Mean over the seeds "
-
-
-def about_seeds(found: Mapping[str, Sequence[int]]) -> list[str]:
-    """Say over which seeds rows are means: nothing where each is of one, else which rows if not all are alike.
-
-    >>> about_seeds({"PALM": (0,), "Tent": (0,)}), about_seeds({"PALM": (0, 1), "Tent": (0,)})
-    ([], ['Mean over the seeds 0, 1: PALM; seed 0: Tent.'])
-    """
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for label, seeds in found.items():
-        groups.setdefault(tuple(sorted(seeds)), []).append(label)
-    if all(len(seeds) < 2 for seeds in groups):
-        return []
-    parts = []
-    for seeds, labels in sorted(groups.items(), key=lambda item: -len(item[0])):
-        words = f"{SEEDS if len(seeds) > 1 else 'Seed '}{', '.join(map(str, seeds))}"
-        parts.append(words if len(groups) == 1 else f"{words}: {', '.join(labels)}")
-    first, *rest = parts
-    return ["; ".join([first, *(part[0].lower() + part[1:] for part in rest)]) + "."]
-
-
-def _was_made(dataset: str) -> bool:
-    folder = cache_folder() / "made" / catalogue.find(dataset).folder
-    official = present(catalogue.find(dataset).parts[0], cache_folder())
-    return folder.is_dir() and official is None
-
-
-def _tables(
-    experiment: Experiment, title: str, entries: list[Entry], notes: list[str], chosen: tuple[str, ...] | None
-) -> tuple[Table, ...]:
-    name, view = experiment.name, experiment.view
-    if view == "corruptions":
-        wanted = chosen or CORRUPTIONS
-        return (
-            tables.means(name, title, entries, notes),
-            tables.corruptions(f"{name}-corruptions", f"{title}, per corruption", entries, wanted),
-            tables.calibration(f"{name}-calibration", f"{title}, calibration", entries),
-        )
-    if view == "importance":
-        return tuple(
-            tables.importance(
-                f"{name}-{entry.dataset}", f"{title}, {entry.dataset}", entry, experiment.domains, notes
-            )
-            for entry in entries
-        )
-    if view == "sweep":
-        return (tables.sweep(name, title, entries, notes, experiment.nondecreasing),)
-    if view == "cost":
-        return (tables.cost(name, title, entries, experiment.reference, notes),)
-    if view == "differences":
-        return (tables.differences(name, title, entries, experiment.reference, notes),)
-    if view == "shares":
-        return (tables.shares(name, title, entries, notes),)
-    if view == "forgetting":
-        return (tables.forgetting(name, title, entries, notes),)
-    make = {"gradual": tables.gradual, "recurring": tables.recurring}.get(experiment.setting, tables.means)
-    return (make(name, title, entries, notes),)
+            return {f"clean {SPOKEN[dataset].removesuffix('-C')} images": f"ctta data get {clean}"}
+        return {f"clean images: {error}": ""}
+    return {}

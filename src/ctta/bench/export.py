@@ -69,13 +69,14 @@ def _identity(record: CellRecord) -> dict[str, Any]:
         "method": manifest["method"],
         "model": cell["model"],
         "data": cell["data"],
-        "setting": cell["setting"],
+        "scenario": cell["scenario"],
         "precision": cell.get("precision", "full"),
         "seed": manifest["seed"],
         "settings": manifest["settings"],
         "weights": manifest["weights"],
         "stream": manifest["stream"],
-        "code": manifest["code"],
+        "numbers": manifest.get("numbers", 1),
+        "ctta": manifest["ctta"],
     }
 
 

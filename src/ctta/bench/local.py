@@ -8,30 +8,28 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
-from typing import Literal
-
-import torch
 
 from ctta._cost.allocator import keep_freed_memory
-from ctta.bench.engine import POLL_SECONDS, RETRIES, Event, Tell, longest_first
-from ctta.bench.plan import Task
-from ctta.bench.runner import SNAPSHOT_SECONDS, run_cell
-from ctta.bench.store import Store
-from ctta.errors import StoreError
+from ctta.bench import owners, workers
+from ctta.bench.cell import Task
+from ctta.bench.runner import SNAPSHOT_SECONDS
+from ctta.bench.store import Store, TakenOverError
+from ctta.bench.workers import Course, Event, Tell, longest_first, work
+from ctta.errors import CttaError, StoreError
+
+RETRIES = 1
+"""How often a cell whose worker died is tried again in the same run; it goes on from its last snapshot."""
 
 MEMORY = 2 * 2**30
 """Bytes a process is taken to need when their number is chosen."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-Outcome = tuple[Literal["done", "failed", "waiting", "store"], str]
 
 
 def cores() -> int:
@@ -41,199 +39,172 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def share(tasks: int, processes: int | None, threads: int | None) -> tuple[int, int]:
+def share(processes: int | None, threads: int | None) -> tuple[int, int]:
     """Return how many processes run how many threads each.
 
-    Cells are many and independent, so a core each does more than threads on one cell. The number depends on the
-    whole plan, not on what is left of it: threads decide the last bits of a sum, and a continued run shall have
-    the same.
+    Cells are many and independent, so a core each does more than threads on one cell. The numbers do not depend on
+    how many cells there are: threads belong to what a cell is, and a longer grid finds what a shorter one did.
     """
     if processes is None:
         room = max(1, _physical_memory() // MEMORY)
-        processes = min(max(1, tasks), max(1, cores() // (threads or 1)), room)
+        processes = min(max(1, cores() // (threads or 1)), room)
     return processes, threads or max(1, cores() // processes)
 
 
 class Local:
-    """Processes with a store each; one process runs the cells here, without another."""
+    """Workers in processes of their own; where one is enough, it works in this process."""
 
     def __init__(
-        self,
-        store: Path,
-        *,
-        processes: int | None = None,
-        threads: int | None = None,
-        snapshot_seconds: float | None = None,
+        self, store: Path, *, processes: int | None = None, snapshot_seconds: float = SNAPSHOT_SECONDS
     ) -> None:
-        self.store, self.processes, self.threads = store, processes, threads
-        self.seconds = SNAPSHOT_SECONDS if snapshot_seconds is None else snapshot_seconds
+        self.store, self.processes, self.seconds = store, processes, snapshot_seconds
 
     def run(self, tasks: Sequence[Task], tell: Tell) -> None:
         """Run what is not done yet of these tasks."""
-        processes, threads = share(len(tasks), self.processes, self.threads)
+        processes = self.processes or share(None, max((task.cell.threads for task in tasks), default=1))[0]
         with Store(self.store) as store:
-            there = {record.key for record in store.cells("done")}
-        todo: list[Task] = []
-        for task in tasks:
-            if task.key in there:
-                tell(Event("done", task))
+            course = Course(tasks if processes == 1 else longest_first(tasks), store, tell)
+            processes = min(processes, len(course.settle(course.standings())))
+            if processes > 1:
+                with _Pool(course, processes, self.seconds) as pool:
+                    pool.run()
             else:
-                todo.append(task)
-        if processes == 1:
-            self._here(todo, threads, tell)
-        elif todo:
-            with _Pool(self.store, min(processes, len(todo)), threads, self.seconds) as pool:
-                pool.run(longest_first(todo), tell)
+                self._here(course)
 
-    def _here(self, tasks: Sequence[Task], threads: int, tell: Tell) -> None:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            with Store(self.store) as store:
-                todo = deque(tasks)
-                while todo:
-                    task = todo.popleft()
-                    tell(Event("begun", task))
-                    outcome, text = _attempt(task, store, tell, self.seconds)
-                    if outcome == "store":
-                        raise StoreError(text)
-                    tell(Event(outcome, task, text=text))
-                    if outcome == "waiting":
-                        todo.append(task)
-                        time.sleep(POLL_SECONDS)
-        finally:
-            torch.set_num_threads(before)
-
-
-def _attempt(task: Task, store: Store, tell: Tell, seconds: float, processes: int = 1) -> Outcome:
-    """Run one cell; an error is an outcome, for the other cells go on."""
-    try:
-        key = run_cell(
-            task.cell,
-            store,
-            watch=lambda _, row: tell(Event("row", task, row)),
-            snapshot_seconds=seconds,
-            processes=processes,
-        )
-    except StoreError as error:
-        return "store", str(error)
-    except Exception as error:  # noqa: BLE001 - the user's model may raise anything
-        return "failed", f"{type(error).__name__}: {error}"
-    return ("done", "") if key else ("waiting", "another runner has it")
+    def _here(self, course: Course) -> None:
+        while course.open:
+            if free := course.settle(course.standings()):
+                work(free, course.store, course.hear, course.since, self.seconds, 1)
+            elif course.open:
+                time.sleep(workers.POLL_SECONDS)
 
 
 @dataclass
 class _Worker:
     process: SpawnProcess
     pipe: Connection
-    task: Task | None = None
+    owner: owners.Owner
+    """Under which name it holds cells of the store."""
 
 
 class _Pool:
-    """Worker processes with a pipe each: what kills one cannot leave a lock or half a message to the others."""
+    """Workers that claim cells from the store, and what becomes of them."""
 
-    def __init__(self, store: Path, size: int, threads: int, seconds: float) -> None:
-        self.store, self.size, self.threads, self.seconds = store, size, threads, seconds
-        self.workers: list[_Worker] = []
-        self.todo: deque[Task] = deque()
-        self.later: list[tuple[float, Task]] = []
+    def __init__(self, course: Course, size: int, seconds: float) -> None:
+        self.course, self.size, self.seconds = course, size, seconds
+        self.threads = max(task.cell.threads for task in course.open.values())
+        self.workers: dict[Connection, _Worker] = {}
         self.tries: dict[str, int] = {}
+        self.barren = 0
 
     def __enter__(self) -> _Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let idle workers go, and have busy ones give their cells back."""
-        for worker in self.workers:
-            if worker.task is not None:
-                worker.process.terminate()
-            with contextlib.suppress(OSError):
-                worker.pipe.send(None)
-        for worker in self.workers:
+        """Have those that still work give their cells back."""
+        for worker in self.workers.values():
+            worker.process.terminate()
+        for worker in self.workers.values():
             worker.process.join(20)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
             worker.pipe.close()
 
-    def run(self, tasks: Sequence[Task], tell: Tell) -> None:
-        self.todo.extend(tasks)
-        while self.todo or self.later or any(worker.task for worker in self.workers):
-            self._hand_out(tell)
-            busy = {worker.pipe: worker for worker in self.workers if worker.task}
-            if not busy:
-                time.sleep(POLL_SECONDS / 4)
-            for pipe in wait(list(busy), POLL_SECONDS) if busy else []:
-                self._hear(busy[pipe], tell)  # type: ignore[index]
+    def run(self) -> None:
+        due = 0.0
+        while self.course.open:
+            if time.monotonic() >= due or not self.workers:
+                standings = self.course.standings()
+                self._hear(0)  # what was told before that moment: rows come before `done`
+                free = self.course.settle(standings)
+                for _ in range(min(len(free), self.size) - len(self.workers)):
+                    self._start()
+                due = time.monotonic() + workers.POLL_SECONDS
+            if self.workers:
+                self._hear(workers.POLL_SECONDS)
+            elif self.course.open:
+                time.sleep(workers.POLL_SECONDS / 4)
 
-    def _hand_out(self, tell: Tell) -> None:
-        now = time.monotonic()
-        self.todo.extend(task for due, task in self.later if due <= now)
-        self.later = [(due, task) for due, task in self.later if due > now]
-        while self.todo:
-            worker = next((worker for worker in self.workers if worker.task is None), None)
-            if worker is None:
-                if len(self.workers) == self.size:
-                    return
-                worker = self._start()
-            task = self.todo.popleft()
-            worker.task = task
-            tell(Event("begun", task))
-            with contextlib.suppress(OSError):  # it died while idle: `_hear` finds out
-                worker.pipe.send(task)
+    def _hear(self, seconds: float) -> None:
+        """Take in what workers have to tell, until there is nothing more or a time is over."""
+        while ready := wait(list(self.workers), seconds):
+            for pipe in ready:
+                worker = self.workers[pipe]  # type: ignore[index]
+                try:
+                    message = worker.pipe.recv()
+                except (EOFError, OSError):
+                    self._bury(worker)
+                else:
+                    self._take(message)
+            seconds = 0
 
-    def _hear(self, worker: _Worker, tell: Tell) -> None:
-        """Take one message of a worker, or note its death."""
-        task = worker.task
-        assert task is not None
-        try:
-            message = worker.pipe.recv()
-        except (EOFError, OSError):
-            self._bury(worker, task, tell)
-            return
-        if isinstance(message, Event):
-            tell(message)
-            return
-        worker.task = None
-        outcome, text = message
-        if outcome == "store":
-            raise StoreError(text)
-        if outcome == "waiting":
-            self.later.append((time.monotonic() + POLL_SECONDS, task))
-        tell(Event(outcome, task, text=text))
+    def _take(self, message: Event | str) -> None:
+        if isinstance(message, str):
+            raise StoreError(message)
+        self.barren = 0
+        self.course.hear(message)
 
-    def _bury(self, worker: _Worker, task: Task, tell: Tell) -> None:
+    def _bury(self, worker: _Worker) -> None:
+        """Give back what a dead worker held, or name it after its last try; it may also have come to its end."""
         worker.process.join()
         worker.pipe.close()
-        self.workers.remove(worker)
-        self.tries[task.key] = self.tries.get(task.key, 0) + 1
-        again = self.tries[task.key] <= RETRIES
-        if again:
-            self.todo.append(task)
-        tell(Event("lost", task, text=f"its process {_fate(worker.process.exitcode)}", again=again))
+        del self.workers[worker.pipe]
+        with Store(self.course.store.path, owner=worker.owner) as its:
+            held = [self.course.open[key] for key in its.mine() if key in self.course.open]
+            for task in held:
+                fate = f"its process {_fate(worker.process.exitcode)}"
+                self.tries[task.key] = self.tries.get(task.key, 0) + 1
+                again = self.tries[task.key] <= RETRIES
+                with contextlib.suppress(TakenOverError):
+                    its.release(task.key) if again else its.fail(task.key, fate)
+                self.course.hear(Event("lost", task, text=fate, again=again))
+        self.barren += bool(worker.process.exitcode) and not held
+        if self.barren > 2 * self.size:
+            raise CttaError(
+                f"The processes that should run cells end at once (the last {_fate(worker.process.exitcode)}): "
+                "run the same command with --processes 1 to see why."
+            )
 
-    def _start(self) -> _Worker:
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = (theirs, self.store, self.threads, self.seconds, self.size)
-        process = context.Process(target=_work, args=arguments, daemon=True)
+        ours, theirs = context.Pipe(duplex=False)
+        course = self.course
+        plan = (
+            list(course.open.values()),
+            course.store.path,
+            course.store.owner,
+            course.since,
+            self.seconds,
+            self.size,
+        )
+        process = context.Process(target=_work, args=(theirs, *plan), daemon=True)
         with _environment(self.threads), _deaf_to_ctrl_c():
             process.start()
         theirs.close()  # else its end would not be noticed here
-        worker = _Worker(process, ours)
-        self.workers.append(worker)
-        return worker
+        owner = owners.process(process.pid or 0, course.store.owner)
+        self.workers[ours] = _Worker(process, ours, owner)
 
 
-def _work(pipe: Connection, path: Path, threads: int, seconds: float, processes: int) -> None:
-    """Run cells until told to stop (one of so many worker processes)."""
+def _work(
+    pipe: Connection,
+    tasks: list[Task],
+    path: Path,
+    parent: owners.Owner,
+    since: float,
+    seconds: float,
+    processes: int,
+) -> None:
+    """Work on the cells of a plan until none is free (one of so many processes)."""
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
     keep_freed_memory()
-    with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError), Store(path) as store:
-        while (task := pipe.recv()) is not None:
-            pipe.send(_attempt(task, store, pipe.send, seconds, processes))
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        try:
+            with Store(path, owner=owners.process(os.getpid(), parent)) as store:
+                work(tasks, store, pipe.send, since, seconds, processes)
+        except StoreError as error:
+            pipe.send(str(error))
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

@@ -12,12 +12,21 @@ LEASE = 120.0
 """Seconds without a sign of life after which a cell of a runner on another machine may be taken over."""
 
 OWNER = re.compile(r"([^:]+):(\d{1,9}):(\d*):.*")
-"""Machine, process, when the process began ("" where that cannot be told), and an id of the store's user."""
+"""Machine, process, when the process began ("" where that cannot be told), and the run it belongs to."""
 
 
-def this_process() -> str:
-    """Return a name for a new user of a store in this process."""
-    return f"{socket.gethostname()}:{os.getpid()}:{birth(os.getpid())}:{uuid.uuid4().hex[:8]}"
+Owner = str
+
+
+def process(pid: int, parent: Owner = "") -> Owner:
+    """Return the name of a process of this machine: of a run of its own, or a worker in that of its parent."""
+    run = parent.rpartition(":")[2] or uuid.uuid4().hex[:8]
+    return f"{socket.gethostname()}:{pid}:{birth(pid)}:{run}"
+
+
+def together(owner: Owner | None, other: Owner) -> bool:
+    """Whether two are of one run: the cell of a dead one is for the run's own parent to give back."""
+    return owner is not None and owner.rpartition(":")[2] == other.rpartition(":")[2]
 
 
 def alive(owner: str | None, beat: float | None, now: float) -> bool:

@@ -1,8 +1,8 @@
-"""From a grid (datasets x models x settings x seeds x methods) to cells, and what they will cost.
+"""From a grid (datasets x models x scenarios x seeds x methods) to cells, and what they will cost.
 
 A grid is written in the words of `ctta bench`, or as one YAML file with the same words as keys:
 
-    dataset: cifar10-c                 # one word or a list; so with model, setting, methods and corruptions
+    dataset: cifar10-c                 # one word or a list; so with model, scenario, methods and corruptions
     model:
       - robustbench:Standard
       - {model: wrn-28-10, weights: mine.safetensors}
@@ -10,11 +10,11 @@ A grid is written in the words of `ctta bench`, or as one YAML file with the sam
       - source
       - palm
       - {method: palm, label: palm T=100, preset: cifar10-c, set: {temperature: 100}}
-    setting: [continual, gradual]
+    scenario: [continual, gradual]
     seeds: 0-2                         # or [0, 1, 2]
     images: 1000                       # per domain; left out: all
     set: {tent: {lr: 1e-3}}            # or {tent.lr: 1e-3}
-    stream: {passes: 3}                # further options of the settings
+    stream: {passes: 3}                # further options of the scenarios
     precision: bf16                    # all methods under bfloat16 autocast; left out: full
 
 The other keys are weights, preset, batch_size, severity, clean and import. Without `preset` every method takes the
@@ -25,11 +25,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,71 +34,40 @@ import yaml
 
 from ctta._core.files import parsing
 from ctta._core.precision import PRECISIONS
-from ctta.bench.cell import Cell, prepare
+from ctta.bench.cell import Cell, Task, prepare
 from ctta.bench.resolve import names_in, read_value
 from ctta.errors import SettingError
-from ctta.methods import find, list_methods
+from ctta.methods import find
 from ctta.settings import suggestion
-from ctta.streams import SETTINGS
-
-UNKNOWN = 4.0
-"""Forward passes a batch is taken to cost under a method that does not say."""
+from ctta.streams import SCENARIOS
 
 PRESETS = {"cifar10": "cifar10-c", "cifar100": "cifar100-c"}
 """Presets of datasets that are not named like their preset."""
 
 OPTIONS = {
-    "order": set(SETTINGS) - {"correlated"},
+    "order": set(SCENARIOS) - {"correlated"},
     "first": {"gradual"},
     "passes": {"recurring"},
     "kind": {"correlated"},
     "concentration": {"correlated"},
     "seed": {"correlated", "mixed"},
 }
-"""Further options of a stream, and the settings that take them."""
+"""Further options of a stream, and the scenarios that take them."""
 
 PLAIN = ("images", "batch_size", "severity", "clean", "precision")
 """Keys of a grid that are the same for all its cells and go to them as they are."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """A cell that can run: its key in the store, its size, and its estimated cost."""
-
-    cell: Cell
-    key: str
-    batches: int
-    samples: int
-    passes: float
-    """Forward passes of a batch that the cell is expected to cost."""
-
-
 def tasks(cells: Iterable[Cell]) -> list[Task]:
-    """Load what the cells need and give them their keys; a cell that is another one in other words is left out."""
+    """Give cells their keys; a cell that is another one in other words is left out."""
     found: dict[str, Task] = {}
     for cell in cells:
-        task = task_of(cell)
+        task = prepare(cell)
         found.setdefault(task.key, task)
     return list(found.values())
 
 
-def task_of(cell: Cell) -> Task:
-    """Load what a cell needs, and give it its key, size and cost."""
-    ready = prepare(cell)
-    batches = len(ready.stream)
-    visits = 1 + sum(a != b for a, b in itertools.pairwise(ready.stream.domain_of[ready.stream.bounds[:-1]]))
-    # forgetting: two passes over the clean images after every domain
-    clean = 2 * math.ceil(cell.clean / cell.batch_size) * (1 if ready.stream.name == "mixed" else visits)
-    return Task(cell, ready.key, batches, ready.stream.samples, batches * passes_of(cell.method) + clean)
-
-
-def passes_of(method: str) -> float:
-    """Forward passes a batch costs under a method: the largest number its entry in the registry states."""
-    stated = next((entry.cost for entry in list_methods() if entry.name == method), "")
-    return max(map(float, re.findall(r"\d+(?:\.\d+)?", stated)), default=UNKNOWN)
-
-
-def from_yaml(path: Path, **words: Any) -> list[Cell]:
+def from_yaml(path: Path, threads: int = 1, **words: Any) -> list[Cell]:
     """Cells of a YAML file; words given beside it replace those in it."""
     try:
         text = path.read_bytes()
@@ -112,10 +78,10 @@ def from_yaml(path: Path, **words: Any) -> list[Cell]:
     if not isinstance(data, dict):
         got = reprlib.repr(data)
         raise SettingError(f"Expected {path} to hold keys and values (keys: {', '.join(KEYS)}), but got {got}.")
-    return from_words({**data, **words}, owner=str(path))
+    return from_words({**data, **words}, owner=str(path), threads=threads)
 
 
-def from_words(words: Mapping[str, Any], owner: str = "The grid") -> list[Cell]:
+def from_words(words: Mapping[str, Any], owner: str = "The grid", threads: int = 1) -> list[Cell]:
     """Cells of a grid: words separated by commas, or lists; what is None or left out has its default.
 
     >>> [(cell.method, cell.seed) for cell in from_words({"methods": "source,bn1", "seeds": "0-1"})]
@@ -131,9 +97,9 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid") -> list[Cell]:
             f"{owner}: `weights` belongs to one model, but there are {len(models)}. "
             "Give them in a YAML file: model: [{model: ARCH, weights: FILE}, ...]."
         )
-    datasets, settings = read.get("dataset", ["embedded"]), read.get("setting", ["continual"])
-    _known("setting", settings, SETTINGS, owner)
-    stream = _stream_options(read.get("stream", {}), settings, owner)
+    datasets, scenarios = read.get("dataset", ["embedded"]), read.get("scenario", ["continual"])
+    _known("scenario", scenarios, SCENARIOS, owner)
+    stream = _stream_options(read.get("stream", {}), scenarios, owner)
     names = read.get("methods", ["source", "bn1", "tent", "palm"])
     chosen = _methods(names, read.get("set", {}), read.get("preset"), owner)
     plain = {name: read[name] for name in PLAIN if name in read}
@@ -147,15 +113,16 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid") -> list[Cell]:
                 **method,
                 **model,
                 data=data,
-                setting=setting,
-                stream=stream[setting],
+                scenario=scenario,
+                stream=stream[scenario],
                 seed=seed,
                 corruptions=corruptions,
                 imports=imports,
+                threads=threads,
             )
         )
-        for data, model, setting, seed, method in itertools.product(
-            datasets, models, settings, read.get("seeds", [0]), chosen
+        for data, model, scenario, seed, method in itertools.product(
+            datasets, models, scenarios, read.get("seeds", [0]), chosen
         )
     ]
 
@@ -204,16 +171,16 @@ def _methods(
     return list(chosen.values())
 
 
-def _stream_options(given: Mapping[str, Any], settings: Sequence[str], owner: str) -> dict[str, dict[str, Any]]:
-    """Return the options of every setting: each goes to those that take it."""
+def _stream_options(given: Mapping[str, Any], scenarios: Sequence[str], owner: str) -> dict[str, dict[str, Any]]:
+    """Return the options of every scenario: each goes to those that take it."""
     _known("stream option", given, OPTIONS, owner)
     for name in given:
-        if not OPTIONS[name] & set(settings):
+        if not OPTIONS[name] & set(scenarios):
             takers = ", ".join(sorted(OPTIONS[name]))
-            raise SettingError(f"{owner}: `{name}` is an option of {takers}, not of {', '.join(settings)}.")
+            raise SettingError(f"{owner}: `{name}` is an option of {takers}, not of {', '.join(scenarios)}.")
     return {
-        setting: {name: _value(value) for name, value in given.items() if setting in OPTIONS[name]}
-        for setting in settings
+        scenario: {name: _value(value) for name, value in given.items() if scenario in OPTIONS[name]}
+        for scenario in scenarios
     }
 
 
@@ -351,7 +318,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "one method or several, each a name or {method: NAME, label: ..., preset: ..., set: ...}",
     ),
     "preset": (_text, "the name of a preset, or none"),
-    "setting": (_words, "one setting or several"),
+    "scenario": (_words, "one scenario or several"),
     "seeds": (_seeds, "whole numbers of at least 0, or ranges such as 0-4"),
     "images": (_whole(1), "a whole number of at least 1"),
     "batch_size": (_whole(1), "a whole number of at least 1"),
@@ -371,6 +338,8 @@ def read_words(words: Mapping[str, Any], owner: str) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for word, value in words.items():
         name = str(word).replace("-", "_")
+        if name == "setting":
+            raise SettingError(f"{owner}: `setting`, the kind of stream, is called `scenario` now: rename it.")
         _known("key", [name], KEYS, owner)
         if value is None:
             continue

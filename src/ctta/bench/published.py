@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
 import yaml
 
+from ctta._core.files import parsing
 from ctta.corruptions import CORRUPTIONS
-from ctta.errors import DataError, SettingError
+from ctta.errors import SettingError
 from ctta.settings import suggestion
-from ctta.streams import SETTINGS
+from ctta.streams import SCENARIOS
 
 View = Literal["corruptions", "means", "sweep", "shares", "importance", "forgetting", "cost", "differences"]
 """Which tables an experiment comes to."""
@@ -53,7 +54,7 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class Line:
+class Row:
     """One row: a method with settings beyond the preset of the dataset."""
 
     label: str
@@ -73,10 +74,10 @@ class Experiment:
     title: str
     place: str
     view: View
-    setting: str
+    scenario: str
     datasets: Mapping[str, Benchmark]
     columns: tuple[str, ...]
-    rows: tuple[Line, ...]
+    rows: tuple[Row, ...]
     published: Mapping[str, Mapping[str, Mapping[str, float]]]
     notes: tuple[str, ...]
     domains: tuple[str, ...] = ()
@@ -86,13 +87,13 @@ class Experiment:
     nondecreasing: str = ""
     """A number that must not fall from row to row."""
 
-    def beside(self, line: Line, dataset: str) -> Mapping[str, float]:
+    def beside(self, row: Row, dataset: str) -> Mapping[str, float]:
         """Published numbers of a row, by column; empty where the paper has none."""
-        return self.published.get(dataset, {}).get(line.row or line.label, {})
+        return self.published.get(dataset, {}).get(row.row or row.label, {})
 
-    def lines(self, dataset: str) -> list[Line]:
+    def rows_of(self, dataset: str) -> list[Row]:
         """Rows of a dataset."""
-        return [line for line in self.rows if not line.only or dataset in line.only]
+        return [row for row in self.rows if not row.only or dataset in row.only]
 
 
 @functools.cache
@@ -112,140 +113,48 @@ def experiment(name: str) -> Experiment:
 
 
 def read(name: str, text: str, file: str) -> Experiment:
-    """Read an experiment from YAML; whatever is wrong is named by file and key."""
-    try:
+    """Read an experiment from YAML; whatever is wrong is said with the file."""
+    with parsing(f"{file} is not an experiment", "Correct it."):
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise DataError(f"{file}: it is not YAML ({error}).") from error
-    top = _Part(file, "", data)
-    datasets = {}
-    listed = top.part("datasets")
-    for key in listed.value:
-        part = listed.part(key)
-        datasets[key] = Benchmark(part.text("model"), part.whole("batch_size"), part.whole("clean", 0))
-        part.done()
-    columns = top.texts("columns", known=COLUMNS)
-    rows = tuple(_line(part, datasets) for part in top.parts("rows"))
-    out = Experiment(
-        name=name,
-        title=top.text("title"),
-        place=top.text("place"),
-        view=top.text("view", known=get_args(View)),  # type: ignore[arg-type]
-        setting=top.text("setting", known=tuple(SETTINGS)),
-        datasets=datasets,
-        columns=columns,
-        rows=rows,
-        published=_published(top.part("published", {}), datasets, columns, rows),
-        notes=top.texts("notes", ()),
-        domains=top.texts("domains", (), known=CORRUPTIONS),
-        reference=top.text("reference", "", known=("", *(line.label for line in rows))),
-        nondecreasing=top.text("nondecreasing", "", known=("", "selected")),
-    )
-    top.done()
-    return out
+        rows = tuple(Row(**{**row, "only": tuple(row.get("only", ()))}) for row in data.pop("rows"))
+        datasets = {dataset: Benchmark(**facts) for dataset, facts in data.pop("datasets").items()}
+        published = _published(data.pop("published", {}), data["columns"])
+        lists = {key: tuple(value) for key, value in data.items() if isinstance(value, list)}
+        made = Experiment(
+            **{"name": name, "notes": (), **data, **lists}, datasets=datasets, rows=rows, published=published
+        )
+        _check(made)
+        return made
 
 
-def _line(part: _Part, datasets: Mapping[str, Benchmark]) -> Line:
-    line = Line(
-        label=part.text("label"),
-        method=part.text("method"),
-        settings=dict(part.part("settings", {}).value),
-        only=part.texts("only", (), known=tuple(datasets)),
-        row=part.text("row", ""),
-    )
-    part.done()
-    return line
+def _check(made: Experiment) -> None:
+    """Refuse names that nothing in the file, or in ctta, goes by."""
+    labels = {row.row or row.label for row in made.rows}
+    _known("view", [made.view], get_args(View))
+    _known("scenario", [made.scenario], SCENARIOS)
+    _known("columns", made.columns, COLUMNS)
+    _known("domains", made.domains, CORRUPTIONS)
+    _known("only", [dataset for row in made.rows for dataset in row.only], made.datasets)
+    _known("published", made.published, made.datasets)
+    _known("published", [row for found in made.published.values() for row in found], labels)
+    _known("reference", [made.reference], ["", *(row.label for row in made.rows)])
+    _known("nondecreasing", [made.nondecreasing], ["", "selected"])
 
 
-def _published(
-    part: _Part, datasets: Mapping[str, Benchmark], columns: Sequence[str], rows: Sequence[Line]
-) -> dict[str, dict[str, dict[str, float]]]:
-    known = {line.row or line.label for line in rows}
+def _known(key: str, values: Iterable[str], known: Iterable[str]) -> None:
+    wrong = sorted(set(values) - set(known))
+    if wrong:
+        raise ValueError(f"{key}: expected some of {', '.join(known)}, but got {', '.join(wrong)}")
+
+
+def _published(data: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """Pair the numbers of each row with the columns; null, a dash in the paper, is left out."""
     out: dict[str, dict[str, dict[str, float]]] = {}
-    for dataset in part.keys(known=tuple(datasets)):
-        numbers = part.part(dataset)
-        out[dataset] = {
-            row: dict(_numbers(numbers, row, columns)) for row in numbers.keys(known=tuple(sorted(known)))
-        }
+    for dataset, rows in data.items():
+        for row, found in rows.items():
+            pairs = zip(columns, found if isinstance(found, list) else [found], strict=True)
+            numbers = {column: value for column, value in pairs if value is not None}
+            if not all(type(value) in (int, float) for value in numbers.values()):
+                raise ValueError(f"published.{dataset}.{row}: expected numbers, but got {found}")
+            out.setdefault(dataset, {})[row] = {column: float(value) for column, value in numbers.items()}
     return out
-
-
-def _numbers(part: _Part, row: str, columns: Sequence[str]) -> list[tuple[str, float]]:
-    """Pair a row's numbers with the columns; null, a dash in the paper, is left out."""
-    found = part.take(row)
-    values = found if isinstance(found, list) else [found]
-    if len(values) != len(columns):
-        raise part.error(row, f"{len(columns)} numbers, one a column", f"{len(values)}")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
-            raise part.error(row, "numbers", repr(value))
-    return [(c, float(v)) for c, v in zip(columns, values, strict=True) if v is not None]
-
-
-_NOTHING: Any = object()
-
-
-class _Part:
-    """A mapping of the file, whose keys are taken one by one and checked."""
-
-    def __init__(self, file: str, path: str, value: Any) -> None:
-        self.file, self.path = file, path
-        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            raise DataError(f"{file}: {path or 'the file'}: expected keys with values, but got {value!r}.")
-        self.value: dict[str, Any] = value
-        self.taken: set[str] = set()
-
-    def error(self, key: str, expected: str, got: str) -> DataError:
-        return DataError(f"{self.file}: {self._key(key)}: expected {expected}, but got {got}.")
-
-    def _key(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
-
-    def take(self, key: str, default: Any = _NOTHING) -> Any:
-        self.taken.add(key)
-        if key not in self.value and default is _NOTHING:
-            raise DataError(f"{self.file}: {self._key(key)}: it is missing.")
-        return self.value.get(key, default)
-
-    def keys(self, known: Sequence[str] | None = None) -> list[str]:
-        for key in self.value if known is not None else ():
-            if key not in (known or ()):
-                raise self.error(key, f"one of {', '.join(known or ())}", f"{key!r}")
-        return list(self.value)
-
-    def text(self, key: str, default: Any = _NOTHING, known: Sequence[str] | None = None) -> str:
-        value = self.take(key, default)
-        if not isinstance(value, str) or (known is not None and value not in known):
-            expected = "words" if known is None else f"one of {', '.join(known)}"
-            raise self.error(key, expected, repr(value))
-        return value
-
-    def whole(self, key: str, default: Any = _NOTHING) -> int:
-        value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self.error(key, "a whole number of at least 0", repr(value))
-        return value
-
-    def texts(self, key: str, default: Any = _NOTHING, known: Sequence[str] | None = None) -> tuple[str, ...]:
-        value = self.take(key, default)
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise self.error(key, "a list of words", repr(value))
-        for item in value if known is not None else ():
-            if item not in (known or ()):
-                raise self.error(key, f"some of {', '.join(known or ())}", repr(item))
-        return tuple(value)
-
-    def part(self, key: str, default: Any = _NOTHING) -> _Part:
-        return _Part(self.file, self._key(key), self.take(key, default))
-
-    def parts(self, key: str) -> list[_Part]:
-        value = self.take(key)
-        if not isinstance(value, list) or not value:
-            raise self.error(key, "a list with at least one entry", repr(value))
-        return [_Part(self.file, f"{self._key(key)}[{place}]", item) for place, item in enumerate(value)]
-
-    def done(self) -> None:
-        """Refuse keys that nobody asked for."""
-        for key in self.value:
-            if key not in self.taken:
-                raise self.error(key, f"one of {', '.join(sorted(self.taken))}", f"{key!r}")

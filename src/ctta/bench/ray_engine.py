@@ -1,8 +1,8 @@
 """Cells as tasks of a Ray cluster.
 
-Workers are stateless: a task makes all rows of one cell and returns them. The driver alone writes the store, which
-therefore stays on its disk. Ray runs the task of a lost worker again; after a lost driver the same command goes on
-with the cells that were not in flight. Every node needs ctta, and own model files under the same path.
+Workers are stateless: a task makes all rows of one cell and returns them. The driver alone claims cells and
+writes the store, which therefore stays on its disk. Ray runs the task of a lost worker again; after a lost driver
+the same command goes on with the cells that were not in flight. Every node needs ctta, and own files under one path.
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ import importlib
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ctta._cost.allocator import keep_freed_memory
-from ctta.bench.cell import Cell, prepare
-from ctta.bench.engine import POLL_SECONDS, Event, Tell, longest_first
+from ctta.bench import workers
+from ctta.bench.cell import Cell, Task
 from ctta.bench.evaluation import BatchRow
 from ctta.bench.owners import LEASE
-from ctta.bench.plan import Task
-from ctta.bench.runner import rows_of
 from ctta.bench.store import Store, TakenOverError
+from ctta.bench.workers import Course, Event, Tell, cell_rows, longest_first
 from ctta.errors import CttaError, DataError, StoreError
 
 RETRIES = 3
@@ -37,32 +32,27 @@ RETRIES = 3
 class Ray:
     """Tasks on a cluster at `address`, or on this machine when there is none."""
 
-    def __init__(
-        self,
-        store: Path,
-        *,
-        processes: int | None = None,
-        threads: int | None = None,
-        address: str | None = None,
-    ) -> None:
-        self.store, self.processes, self.threads, self.address = store, processes, threads or 1, address
+    def __init__(self, store: Path, *, processes: int | None = None, address: str | None = None) -> None:
+        self.store, self.processes, self.address = store, processes, address
 
     def run(self, tasks: Sequence[Task], tell: Tell) -> None:
         """Run what is not done yet of these tasks."""
         ray = _package()
         ours = not ray.is_initialized()
+        threads = max((task.cell.threads for task in tasks), default=1)
         # Ray speaks of dead workers on stdout, which may be read by a program
         with contextlib.redirect_stdout(sys.stderr):
             if ours:
-                self._connect(ray)
+                self._connect(ray, threads)
             try:
                 with Store(self.store) as store:
-                    _Driver(ray, store, self.threads, self._slots(ray), tell).run(tasks)
+                    course = Course(longest_first(tasks), store, tell)
+                    _Driver(ray, course, threads, self._slots(ray, threads)).run()
             finally:
                 if ours:
                     ray.shutdown()
 
-    def _connect(self, ray: Any) -> None:
+    def _connect(self, ray: Any, threads: int) -> None:
         # Ray says on stderr what our own lines and errors say better
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if self.address:
@@ -70,7 +60,7 @@ class Ray:
         else:
             options |= {"address": "local", "include_dashboard": False}  # not what an old run left behind
             if self.processes:
-                options["num_cpus"] = self.processes * self.threads
+                options["num_cpus"] = self.processes * threads
         try:
             ray.init(**options)
         except Exception as error:
@@ -80,55 +70,47 @@ class Ray:
                 "cluster's token where it asks for one (RAY_AUTH_MODE of Ray)."
             ) from error
 
-    def _slots(self, ray: Any) -> int:
-        slots = max(1, int(ray.cluster_resources().get("CPU", 1) // self.threads))
+    def _slots(self, ray: Any, threads: int) -> int:
+        slots = max(1, int(ray.cluster_resources().get("CPU", 1) // threads))
         return min(slots, self.processes) if self.processes else slots
 
 
 class _Driver:
     """Hands out cells, takes their rows, writes the store."""
 
-    def __init__(self, ray: Any, store: Store, threads: int, slots: int, tell: Tell) -> None:
-        self.ray, self.store, self.threads, self.slots, self.tell = ray, store, threads, slots, tell
+    def __init__(self, ray: Any, course: Course, threads: int, slots: int) -> None:
+        self.ray, self.course, self.store, self.slots = ray, course, course.store, slots
         self.remote = ray.remote(num_cpus=threads, max_retries=RETRIES)(cell_rows)
         self.flight: dict[Any, Task] = {}
         self.beaten = time.monotonic()
 
-    def run(self, tasks: Sequence[Task]) -> None:
-        todo, later = deque(longest_first(tasks)), list[Task]()
+    def run(self) -> None:
         try:
-            while todo or later or self.flight:
-                while todo and len(self.flight) < self.slots:
-                    task = todo.popleft()
-                    if not self._begin(task):
-                        later.append(task)
+            while self.course.open:
+                if len(self.flight) < min(self.slots, len(self.course.open)):
+                    for task in self.course.settle(self.course.standings())[: self.slots - len(self.flight)]:
+                        self._begin(task)
                 if self.flight:
-                    ended, _ = self.ray.wait(list(self.flight), num_returns=1, timeout=POLL_SECONDS)
+                    ended, _ = self.ray.wait(list(self.flight), num_returns=1, timeout=workers.POLL_SECONDS)
                     for reference in ended:
                         self._end(reference)
-                elif later:
-                    time.sleep(POLL_SECONDS)
-                if not todo:
-                    todo, later = deque(later), []
+                elif self.course.open:
+                    time.sleep(workers.POLL_SECONDS)
                 self._beat()
         except BaseException:
             self._give_back()
             raise
 
-    def _begin(self, task: Task) -> bool:
-        """Claim a cell and send it off; False if another runner has it."""
-        ready = prepare(task.cell)
-        manifest = {**ready.manifest, "threads": self.threads, "processes": self.slots}
-        claim = self.store.claim(ready.key, task.cell.name, manifest, len(ready.stream))
+    def _begin(self, task: Task) -> None:
+        """Claim a cell and send it off, unless another runner was quicker."""
+        manifest = {**task.manifest, "processes": self.slots}
+        claim = self.store.claim(task.key, task.cell.name, manifest, task.batches, self.course.since)
         if claim is None:
-            done = self.store.cell(ready.key).status == "done"
-            self.tell(Event("done" if done else "waiting", task, text="" if done else "another runner has it"))
-            return done
+            return
         if claim.start:  # a task makes all rows: the snapshot of another engine is of no use to it
-            self.store.rewind(ready.key)
-        self.flight[self.remote.remote(anywhere(task.cell).to_dict(), self.threads)] = task
-        self.tell(Event("begun", task))
-        return True
+            self.store.rewind(task.key)
+        self.flight[self.remote.remote(dataclasses.replace(task, cell=anywhere(task.cell)))] = task
+        self.course.hear(Event("begun", task))
 
     def _end(self, reference: Any) -> None:
         task = self.flight[reference]
@@ -141,13 +123,14 @@ class _Driver:
             del self.flight[reference]
             with contextlib.suppress(TakenOverError):
                 self.store.release(task.key)
-            self.tell(Event("lost", task, text=f"its worker died {RETRIES + 1} times ({type(error).__name__})"))
+            text = f"its worker died {RETRIES + 1} times ({type(error).__name__})"
+            self.course.hear(Event("lost", task, text=text))
             return
+        self._keep(reference, task, result)
+
+    def _keep(self, reference: Any, task: Task, result: dict[str, Any]) -> None:
+        """Enter the rows of a cell, or why there are none."""
         problem = result.get("error")
-        if not problem and result["key"] != task.key:
-            problem = (
-                "StateError: the worker has other code, weights or data than the driver; its rows are refused."
-            )
         rows = [] if problem else [BatchRow.from_dict(row) for row in result["rows"]]
         try:
             if problem:
@@ -159,11 +142,11 @@ class _Driver:
             problem = str(error)
         del self.flight[reference]
         if problem:
-            self.tell(Event("failed", task, text=problem))
+            self.course.hear(Event("failed", task, text=problem))
             return
         for row in rows:
-            self.tell(Event("row", task, row))
-        self.tell(Event("done", task))
+            self.course.hear(Event("row", task, row))
+        self.course.hear(Event("done", task))
 
     def _beat(self) -> None:
         if time.monotonic() - self.beaten > LEASE / 4:
@@ -175,22 +158,6 @@ class _Driver:
             self.ray.cancel(reference, force=True)
             with contextlib.suppress(StoreError):
                 self.store.release(task.key)
-
-
-def cell_rows(cell: dict[str, Any], threads: int) -> dict[str, Any]:
-    """Make all rows of a cell, away from any store (a Ray task); an error of ours comes back as words."""
-    torch.set_num_threads(threads)
-    keep_freed_memory()
-    try:
-        ready = prepare(Cell.from_dict(cell))
-        rows = list(rows_of(ready, ready.adapter()))
-    except CttaError as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {
-        "key": ready.key,
-        "rows": [row.to_dict() for row, _ in rows],
-        "domains": [(row.batch, domain) for row, domain in rows if domain is not None],
-    }
 
 
 def anywhere(cell: Cell) -> Cell:

@@ -89,7 +89,7 @@ RECORD: dict[str, Fits] = {
     **dict.fromkeys(("started", "finished"), _perhaps),
 }
 MANIFEST: dict[str, Fits] = {
-    **dict.fromkeys(("cell", "setting", "settings"), _of(dict)),
+    **dict.fromkeys(("cell", "scenario", "settings"), _of(dict)),
     **dict.fromkeys(("seed", "samples", "batches", "processes"), _of(int)),
     "clean": _number,
 }
@@ -161,6 +161,9 @@ def record(values: Sequence[Any]) -> CellRecord:
 def record_from(named: dict[str, Any]) -> CellRecord:
     """Return a cell from what its record holds by name, if each value is of its kind."""
     what = f"cell {named['key']!r}"
+    for data in (named["manifest"], named["manifest"].get("cell")):
+        if type(data) is dict and "setting" in data:  # what 0.1 called it
+            data["scenario"] = data.pop("setting")
     _require(what, named, RECORD)
     _require(f"the manifest of {what}", named["manifest"], MANIFEST)
     return CellRecord(**named)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
+from torch import nn
+
 import ctta
 from ctta._core.precision import in_precision
 from ctta.adapter import Adapter
-from ctta.bench.cell import Cell, Prepared, prepare
+from ctta.bench.cell import Cell, Task, prepare
 from ctta.bench.evaluation import BatchRow, measure, pass_seconds
 from ctta.bench.forgetting import Forgetting
 from ctta.bench.store import Claim, Store, TakenOverError
 from ctta.errors import StateError, StoreError
+from ctta.streams import Stream
 
 SNAPSHOT_SECONDS = 20.0
 """Least time between two snapshots: what a kill can cost."""
@@ -30,15 +34,29 @@ Watch = Callable[[Cell, BatchRow], None]
 """Called after every batch; progress bars and trackers listen here."""
 
 
-def run_cell(
-    cell: Cell,
+def run(cells: Iterable[Cell], store: Store, *, watch: Watch | None = None) -> list[str]:
+    """Run cells here, one after the other, and return their keys; a cell the store has already is not run again.
+
+    An error of a cell is raised. A store for the moment: `with Store.temporary() as store`.
+    """
+    keys = []
+    for cell in cells:
+        task = prepare(cell)
+        if not run_task(task, store, watch=watch) and store.cell(task.key).status != "done":
+            raise StoreError(f"Another runner has {cell.name} of {store.path}: wait for it, or stop it.")
+        keys.append(task.key)
+    return keys
+
+
+def run_task(
+    task: Task,
     store: Store,
     *,
     watch: Watch | None = None,
     snapshot_seconds: float = SNAPSHOT_SECONDS,
     processes: int = 1,
-) -> str | None:
-    """Run one cell to its end, or what is left of it; returns its key, or None if another runner has it.
+) -> bool:
+    """Run one cell to its end, or what is left of it; False if it is done already, or if another runner has it.
 
     `snapshot_seconds`: least time between two snapshots, 0 for one after every batch. `processes`: how many cells
     run at once, this one among them; the manifest says so, for the times of its rows depend on it.
@@ -46,53 +64,72 @@ def run_cell(
     Rows are bit-identical to those of an uninterrupted run, times and memory aside. An error is noted in the
     store and raised; the rows before it stay, and the cell can be run again.
     """
-    ready = prepare(cell)
-    manifest = {**ready.manifest, "processes": processes}
-    claim = store.claim(ready.key, cell.name, manifest, len(ready.stream))
-    if claim is None:
-        return ready.key if store.cell(ready.key).status == "done" else None
+    claim = store.claim(task.key, task.cell.name, {**task.manifest, "processes": processes}, task.batches)
+    return claim is not None and run_claimed(task, claim, store, watch, snapshot_seconds)
+
+
+def run_claimed(task: Task, claim: Claim, store: Store, watch: Watch | None, snapshot_seconds: float) -> bool:
+    """Run a cell that is ours; False if another runner took it over."""
     try:
-        with store.beating(ready.key):
-            _continue(ready, claim, store, watch, snapshot_seconds)
+        with store.beating(task.key), in_threads(task.cell.threads):
+            _continue(task, claim, store, watch, snapshot_seconds)
     except TakenOverError:
-        return None
+        return False
     except Exception as error:
         with contextlib.suppress(StoreError):  # a full disk must not hide the error itself
-            store.fail(ready.key, f"{type(error).__name__}: {error}")
+            store.fail(task.key, f"{type(error).__name__}: {error}")
         raise
     except BaseException:  # Ctrl-C: whoever comes next goes on at once
         with contextlib.suppress(StoreError):
-            store.release(ready.key)
+            store.release(task.key)
         raise
-    return ready.key
+    return True
 
 
-def _continue(ready: Prepared, claim: Claim, store: Store, watch: Watch | None, interval: float) -> None:
-    adapter, start = _resume(ready, claim, store)
-    pending = _Pending(store, ready.key, adapter, interval)
-    for row, domain in rows_of(ready, adapter, start):
+@contextlib.contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """Have torch work with so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _continue(task: Task, claim: Claim, store: Store, watch: Watch | None, interval: float) -> None:
+    model, stream = task.load()
+    adapter, start = _resume(task, claim, store, model)
+    pending = _Pending(store, task.key, adapter, interval)
+    for row, domain in rows_of(task.cell, model, stream, adapter, start):
         pending.add(row, domain)
         if watch is not None:
-            watch(ready.cell, row)
+            watch(task.cell, row)
     pending.flush(snapshot=False)
-    store.finish(ready.key)
+    store.finish(task.key)
 
 
-def _resume(ready: Prepared, claim: Claim, store: Store) -> tuple[Adapter, int]:
+def _resume(task: Task, claim: Claim, store: Store, model: nn.Module) -> tuple[Adapter, int]:
     """Return the adapter to go on with and the batch it comes to; a damaged snapshot costs a fresh start."""
     if claim.snapshot is not None:
         try:
-            return ctta.load(claim.snapshot, ready.model), claim.start
+            return ctta.load(claim.snapshot, model), claim.start
         except StateError:
-            store.rewind(ready.key)
-    return ready.adapter(), 0
+            store.rewind(task.key)
+    return adapter_of(task.cell, model), 0
 
 
-def rows_of(ready: Prepared, adapter: Adapter, start: int = 0) -> Iterator[tuple[BatchRow, dict[str, Any] | None]]:
+def adapter_of(cell: Cell, model: nn.Module) -> Adapter:
+    """Make the adapter a cell begins with."""
+    return ctta.adapt(model, cell.method, preset=cell.preset, seed=cell.seed, **cell.settings)
+
+
+def rows_of(
+    cell: Cell, model: nn.Module, stream: Stream, adapter: Adapter, start: int = 0
+) -> Iterator[tuple[BatchRow, dict[str, Any] | None]]:
     """Rows of a cell from a batch on, each with what was measured after its domain, where one ended."""
-    stream, cell = ready.stream, ready.cell
-    forgetting = Forgetting(ready.model, stream.source, cell.clean, cell.batch_size) if cell.clean else None
-    device = next(ready.model.parameters()).device.type
+    forgetting = Forgetting(model, stream.source, cell.clean, cell.batch_size) if cell.clean else None
+    device = next(model.parameters()).device.type
     total = spent = 0.0
     for batch in stream.resume(start):
         # entered anew for every call: held open across a yield it would reach into the caller's own work
@@ -101,19 +138,18 @@ def rows_of(ready: Prepared, adapter: Adapter, start: int = 0) -> Iterator[tuple
         total += row.seconds
         if spent <= UNIT_SHARE * total:
             with in_precision(cell.precision, device):
-                unit = pass_seconds(ready.model, batch.images, repeats=1)
+                unit = pass_seconds(model, batch.images, repeats=1)
             spent += unit
             row = dataclasses.replace(row, unit=unit)
         measured = None
-        if forgetting and _ends_domain(ready, row.batch):
+        if forgetting and _ends_domain(stream, row.batch):
             with in_precision(cell.precision, device):
                 measured = {"domain": row.domain, **forgetting.measure(adapter)}
         yield row, measured
 
 
-def _ends_domain(ready: Prepared, batch: int) -> bool:
+def _ends_domain(stream: Stream, batch: int) -> bool:
     """Whether the next batch begins with another domain, or there is none."""
-    stream = ready.stream
     end = int(stream.bounds[batch + 1])
     if stream.name == "mixed":  # all domains at once
         return end == stream.samples

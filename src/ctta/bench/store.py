@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sqlite3
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ctta.bench import owners, reading
 from ctta.bench.evaluation import BatchRow
 from ctta.bench.owners import LEASE
-from ctta.bench.reading import CellRecord, speaking
+from ctta.bench.reading import CellRecord, Held, speaking
 from ctta.errors import StoreError
 
 SCHEMA = (
@@ -48,15 +49,17 @@ SCHEMA = (
 """One step a version; a store of an older version is brought up by the steps it lacks."""
 
 
+Standing = Literal["free", "taken", "ours", "done", "failed"]
+"""How a cell stands for someone who wants to run it; `ours`: a worker of the same run has it, or died with it."""
+
+
 class TakenOverError(StoreError):
     """A cell this runner worked on belongs to another one by now."""
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A cell that is ours to run: from which batch on, and the snapshot to continue from (None: the start)."""
 
-    key: str
     start: int
     snapshot: Path | None
 
@@ -68,10 +71,12 @@ class Store:
     engine therefore keeps the store with the driver).
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, read_only: bool = False, owner: owners.Owner | None = None
+    ) -> None:
         self.path = Path(path)
         self.read_only = read_only
-        self.owner = owners.this_process()
+        self.owner = owner or owners.process(os.getpid())
         if read_only and not self.path.is_file():
             raise StoreError(f"There is no store {self.path}. `ctta bench --store {self.path}` makes one.")
         with speaking(self.path):
@@ -134,6 +139,13 @@ class Store:
                     self.db.execute("ROLLBACK")
                 raise
 
+    @classmethod
+    @contextlib.contextmanager
+    def temporary(cls) -> Iterator[Store]:
+        """Open a store that is gone at the end of the block."""
+        with tempfile.TemporaryDirectory(prefix="ctta-") as folder, cls(Path(folder) / "store.sqlite") as store:
+            yield store
+
     def close(self) -> None:
         """Let go of the file."""
         self.db.close()
@@ -146,8 +158,29 @@ class Store:
 
     # ---------------------------------------------------------------- writing
 
-    def claim(self, key: str, label: str, manifest: dict[str, Any], total: int) -> Claim | None:
-        """Take a cell to run it; None if it is finished, or if a living runner has it."""
+    def standings(self, keys: Iterable[str], since: float = math.inf) -> dict[str, Standing]:
+        """How cells stand for someone who wants to run them.
+
+        `failed`: since a moment (a run's beginning: what failed before it is tried again, and so free).
+        """
+        with speaking(self.path):
+            rows = self.db.execute("SELECT key, status, owner, beat, snapshot FROM cells").fetchall()
+            there = {key: self._standing(reading.held(key, found), since) for key, *found in rows}
+        return {key: there.get(key, "free") for key in keys}
+
+    def _standing(self, there: Held, since: float) -> Standing:
+        if there.status == "running":
+            if owners.together(there.owner, self.owner):
+                return "ours"
+            return "taken" if owners.alive(there.owner, there.beat, time.time()) else "free"
+        if there.status == "failed":
+            return "failed" if (there.beat or 0.0) >= since else "free"
+        return "done"
+
+    def claim(
+        self, key: str, label: str, manifest: dict[str, Any], total: int, since: float = math.inf
+    ) -> Claim | None:
+        """Take a cell to run it, if it is free."""
         now = time.time()
         with self._transaction() as db:
             found = db.execute("SELECT status, owner, beat, snapshot FROM cells WHERE key = ?", (key,)).fetchone()
@@ -157,11 +190,9 @@ class Store:
                     "VALUES (?, ?, 'running', ?, ?, ?, ?, ?)",
                     (key, label, _text(manifest), total, self.owner, now, now),
                 )
-                return Claim(key, 0, None)
+                return Claim(0, None)
             there = reading.held(key, found)
-            if there.status == "done" or (
-                there.status == "running" and owners.alive(there.owner, there.beat, now)
-            ):
+            if self._standing(there, since) != "free":
                 return None
             path = self.snapshots / there.snapshot if there.snapshot else None
             if path is not None and not path.is_file():
@@ -175,7 +206,7 @@ class Store:
                 (self.owner, now, start, path.name if path else None, _text(manifest), key),
             )
         self.sweep(key, keep=path.name if path else None)
-        return Claim(key, start, path)
+        return Claim(start, path)
 
     def rewind(self, key: str) -> None:
         """Go back to the first batch of a cell of ours, as when its snapshot turns out to be damaged."""
@@ -226,12 +257,18 @@ class Store:
     def fail(self, key: str, error: str) -> None:
         """Note that a cell of ours ended in an error; it may be claimed again."""
         with self._transaction() as db:
-            self._update(db, key, "status = 'failed', owner = NULL, error = ?", (error,))
+            self._update(db, key, "status = 'failed', owner = NULL, beat = ?, error = ?", (time.time(), error))
 
     def release(self, key: str) -> None:
         """Give a cell of ours back without an error, as after Ctrl-C: the next runner continues it at once."""
         with self._transaction() as db:
             self._update(db, key, "owner = NULL, beat = 0", ())
+
+    def mine(self) -> list[str]:
+        """Keys of the cells we hold."""
+        with speaking(self.path):
+            found = self.db.execute("SELECT key FROM cells WHERE owner = ? AND status = 'running'", (self.owner,))
+            return [key for (key,) in found]
 
     def beat(self, keys: Iterable[str]) -> None:
         """Show that the runner of cells of ours lives."""
@@ -249,8 +286,7 @@ class Store:
         def beat() -> None:
             while not ended.wait(LEASE / 4):
                 # a connection belongs to its thread; what goes wrong here will go wrong in `append` too
-                with contextlib.suppress(StoreError), Store(self.path) as own:
-                    own.owner = self.owner
+                with contextlib.suppress(StoreError), Store(self.path, owner=self.owner) as own:
                     own.beat([key])
 
         thread = threading.Thread(target=beat, name=f"beat {key}", daemon=True)

@@ -8,11 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as RichTable
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 Value = str | float | int | None
 """An entry: None is a number that is not there."""
@@ -28,18 +29,34 @@ class Difference(float):
     """Ours minus the paper's; written with its sign."""
 
 
+class Best(float):
+    """The least of the numbers it is compared with; written in bold."""
+
+
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, digits after the point, and whether its least number is marked as the best."""
+    """One column: its name, and digits after the point."""
 
     name: str
     digits: int = 1
-    least: bool = False
 
 
 def columns(names: Sequence[str], digits: int = 1) -> tuple[Column, ...]:
-    """Return columns with as many digits each and no best."""
+    """Return columns with as many digits each."""
     return tuple(Column(name, digits) for name in names)
+
+
+def marked(values: Sequence[Value], digits: int = 1) -> list[Value]:
+    """Mark the best, the least as printed; none where all are equal.
+
+    >>> [type(value).__name__ for value in marked([1.01, 2.0, 1.0, None])]
+    ['Best', 'float', 'Best', 'NoneType']
+    """
+    known = [round(value, digits) for value in values if isinstance(value, float) and not _absent(value)]
+    if len(set(known)) < 2:
+        return list(values)
+    least = min(known)
+    return [Best(v) if isinstance(v, float) and round(v, digits) == least else v for v in values]
 
 
 @dataclass(frozen=True)
@@ -63,26 +80,11 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     def written(self) -> list[list[tuple[str, bool]]]:
-        """All entries as people read them, each with whether it is the best of its column as printed."""
-        best = [self._best(place) for place in range(len(self.columns))]
-        texts = [[self._text(place, value) for place, value in enumerate(row)] for row in self.rows]
-        return [[(text, text == best[place]) for place, text in enumerate(row)] for row in texts]
-
-    def _text(self, place: int, value: Value) -> str:
-        digits = self.columns[place].digits
-        if _absent(value):
-            return NOTHING
-        if isinstance(value, float):
-            return f"{value:{'+' if isinstance(value, Difference) else ''},.{digits}f}"
-        return str(value)
-
-    def _best(self, place: int) -> str | None:
-        """The best of a column as printed; none where all are equal."""
-        if not self.columns[place].least:
-            return None
-        found = [row[place] for row in self.rows if isinstance(row[place], float) and not _absent(row[place])]
-        texts = {self._text(place, value): value for value in found}
-        return min(texts, key=lambda text: float(texts[text] or 0)) if len(texts) > 1 else None
+        """All entries as people read them, each with whether it is the best of those it is compared with."""
+        return [
+            [(_text(v, column.digits), isinstance(v, Best)) for v, column in zip(row, self.columns, strict=True)]
+            for row in self.rows
+        ]
 
     def _words(self, place: int) -> bool:
         """Whether a column holds words only."""
@@ -92,9 +94,11 @@ class Table:
 
     def show(self, console: Console) -> None:
         """Write title, rows and notes to a terminal; wide rows and the commands in notes are left in one piece."""
-        from rich.text import Text
-
-        grid = self.grid()
+        grid = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        for place, head in enumerate(self.heads):
+            grid.add_column(Text(head), justify="left" if self._words(place) else "right", no_wrap=True)
+        for row in self.written():
+            grid.add_row(*(Text(text, style="bold" if best else "") for text, best in row))
         grid.width = console.measure(grid, options=console.options.update(width=1000)).maximum
         console.print(Text(self.title, style="bold"), soft_wrap=True)
         console.print(grid, crop=False)
@@ -102,25 +106,11 @@ class Table:
             console.print(Text(f"- {note}"), soft_wrap=True)
         console.print()
 
-    def grid(self) -> RichTable:
-        """Return the rows alone for a terminal."""
-        from rich import box
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        out = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-        for place, head in enumerate(self.heads):
-            out.add_column(Text(head), justify="left" if self._words(place) else "right", no_wrap=True)
-        for row in self.written():
-            out.add_row(*(Text(text, style="bold" if best else "") for text, best in row))
-        return out
-
     def markdown(self) -> str:
         """Return the table as Markdown with its title and notes."""
         rules = ["---" if self._words(place) else "---:" for place in range(len(self.columns))]
         rows = [[f"**{_pipe(text)}**" if best else _pipe(text) for text, best in row] for row in self.written()]
-        lines = [[_pipe(head) for head in self.heads], rules, *rows]
-        body = [f"| {' | '.join(line)} |" for line in lines]
+        body = [f"| {' | '.join(line)} |" for line in ([_pipe(head) for head in self.heads], rules, *rows)]
         return "\n".join([f"### {self.title}", "", *body, "", *(f"- {note}" for note in self.notes), ""])
 
     def latex(self) -> str:
@@ -129,23 +119,11 @@ class Table:
         rows = [
             [rf"\textbf{{{_tex(text)}}}" if best else _tex(text) for text, best in row] for row in self.written()
         ]
-        return "\n".join(
-            [
-                r"\begin{table}",
-                r"\centering",
-                rf"\caption{{{_tex(self.title)}}}",
-                rf"\begin{{tabular}}{{{kinds}}}",
-                r"\toprule",
-                rf"{' & '.join(map(_tex, self.heads))} \\",
-                r"\midrule",
-                *(rf"{' & '.join(row)} \\" for row in rows),
-                r"\bottomrule",
-                r"\end{tabular}",
-                *(rf"{{\footnotesize {_tex(note)}\par}}" for note in self.notes),
-                r"\end{table}",
-                "",
-            ]
-        )
+        head, *body = (rf"{' & '.join(row)} \\" for row in ([_tex(head) for head in self.heads], *rows))
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(self.title)}}}"]
+        lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+        lines += [r"\end{tabular}", *(rf"{{\footnotesize {_tex(note)}\par}}" for note in self.notes)]
+        return "\n".join([*lines, r"\end{table}", ""])
 
     def csv(self) -> str:
         """Return columns and rows, numbers in full; a number that is not there is an empty field."""
@@ -173,13 +151,16 @@ class Table:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain JSON-ready data."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "columns": list(self.heads),
-            "rows": [list(row) for row in self.rows],
-            "notes": list(self.notes),
-        }
+        rows, notes = [list(row) for row in self.rows], list(self.notes)
+        return {"name": self.name, "title": self.title, "columns": list(self.heads), "rows": rows, "notes": notes}
+
+
+def _text(value: Value, digits: int) -> str:
+    if _absent(value):
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:{'+' if isinstance(value, Difference) else ''},.{digits}f}"
+    return str(value)
 
 
 def _absent(value: Value) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
@@ -11,11 +10,10 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
-from ctta.streams import SETTINGS
+from ctta.streams import SCENARIOS
 
 
 @click.command("bench")
@@ -27,11 +25,12 @@ from ctta.streams import SETTINGS
 @click.option("--weights", type=click.Path(path_type=Path), help="Weight file of an architecture.")
 @click.option("--methods", help="Methods. [default: source,bn1,tent,palm]")
 @click.option("--preset", help="Settings of all of them [default: those of the dataset]; none: their defaults.")
-@click.option("--setting", help=f"Streams: {', '.join(SETTINGS)}. [default: continual]")
+@click.option("--scenario", help=f"Streams: {', '.join(SCENARIOS)}. [default: continual]")
+@click.option("--setting", hidden=True)  # refused with the word it has now
 @click.option("--seeds", help="Seeds: numbers and ranges, as in 0,1,2 or 0-4. [default: 0]")
 @click.option("--images", type=click.IntRange(min=1), help="Images per domain. [default: all]")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Images per batch. [default: 200]")
-@click.option("--severity", type=click.IntRange(1, 5), help="Of settings with one. [default: 5]")
+@click.option("--severity", type=click.IntRange(1, 5), help="Of scenarios with one. [default: 5]")
 @click.option("--corruptions", help="Corruptions. [default: the fifteen]")
 @click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
 @click.option("--stream", multiple=True, metavar="NAME=VALUE", help="Option of a stream, as passes=3; repeatable.")
@@ -80,7 +79,7 @@ def command(
     if export and not given and grid is None:
         _export(store, export, None)
         return
-    plan = tasks(from_yaml(grid, **given) if grid else from_words(given, owner="`ctta bench`"))
+    plan = tasks(from_yaml(grid, where.each, **given) if grid else from_words(given, "`ctta bench`", where.each))
     if dry_run:
         _show_plan(plan, store, as_json)
         return
@@ -121,27 +120,22 @@ def _show_plan(plan: Sequence[Any], path: Path, as_json: bool) -> None:
 
 
 def _show_results(plan: Sequence[Any], path: Path, as_json: bool, problems: list[str]) -> None:
-    from ctta.bench.seeds import over_seeds
+    from ctta.bench.results import read_run, results_of
     from ctta.bench.store import Store
-    from ctta.bench.summary import summarise
-    from ctta.cli.sweep import result_table
+    from ctta.report.comparison import side_by_side
 
     with Store(path, read_only=True) as store:
         records = {record.key: record for record in store.cells("done")}
-        lines = over_seeds(
-            (task.cell, summarise(store, records[task.key])) for task in plan if task.key in records
-        )
+        results = results_of(read_run(store, records[task.key]) for task in plan if task.key in records)
     images = plan[0].cell.images if plan else None
     if as_json:
         data = {"store": str(path), "images": images, "problems": problems}
-        click.echo(json.dumps({**data, "lines": [dataclasses.asdict(line) for line in lines]}, indent=2))
+        click.echo(json.dumps({**data, "lines": [result.to_dict() for result in results]}, indent=2))
         return
-    tables: list[Table] = [
-        result_table(list(group), images) for _, group in itertools.groupby(lines, lambda line: line.table)
-    ]
-    console = Console()
-    for table in tables:
-        console.print(table)
+    part = f", {images} images a domain" if images else ""
+    for _, group in itertools.groupby(results, lambda result: result.first.ground):
+        same = list(group)
+        side_by_side(same, f"{same[0].first.place}{part}", digits=2).show(Console())
     click.echo(f"rows and manifests in {path}", err=True)
 
 

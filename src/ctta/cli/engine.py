@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from ctta.bench.engines import Engine
+    from ctta.bench.workers import Engine
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,23 @@ class Where:
     threads: int | None
     snapshots: float | None
 
+    @property
+    def each(self) -> int:
+        """Threads of every process: they belong to what a cell is."""
+        from ctta.bench.local import share
+
+        return (self.threads or 1) if self.engine == "ray" else share(self.processes, self.threads)[1]
+
     def filling(self, store: Path) -> Engine:
         """Make the engine that fills a store."""
-        from ctta.bench.engines import engine
+        from ctta.bench.local import Local
+        from ctta.bench.ray_engine import Ray
+        from ctta.bench.runner import SNAPSHOT_SECONDS
 
-        return engine(
-            self.engine,
-            store,
-            processes=self.processes,
-            threads=self.threads,
-            address=self.address,
-            snapshot_seconds=self.snapshots,
-        )
+        if self.engine == "ray":
+            return Ray(store, processes=self.processes, address=self.address)
+        seconds = SNAPSHOT_SECONDS if self.snapshots is None else self.snapshots
+        return Local(store, processes=self.processes, snapshot_seconds=seconds)
 
 
 OPTIONS = (

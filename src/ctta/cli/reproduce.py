@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -16,8 +16,9 @@ from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
 
 if TYPE_CHECKING:
-    from ctta.bench.engines import Event
-    from ctta.bench.experiments import Reproduction, Work
+    from ctta.bench.experiments import Options
+    from ctta.bench.reproduction import Reproduction, Work
+    from ctta.bench.workers import Event
 
 INCOMPLETE = 3
 """Exit code where something could not run for want of weights or data."""
@@ -60,21 +61,12 @@ INCOMPLETE = 3
 def command(
     names: tuple[str, ...],
     show_list: bool,
-    dataset: str | None,
-    model: str | None,
-    weights: Path | None,
-    images: int | None,
-    corruptions: str | None,
-    only: str | None,
-    batch_size: int | None,
-    preset: str | None,
-    precision: str,
-    seeds: str,
     store: Path,
     where: Where,
     report: Path | None,
     rows: Path | None,
     as_json: bool,
+    **words: Any,
 ) -> None:
     """Run experiments (or `all` of the paper) and print ours, the paper's numbers and the difference.
 
@@ -85,34 +77,21 @@ def command(
 
     Example: ctta reproduce table1 --dataset embedded --images 200
     """
-    from ctta.bench.experiments import Options, Work
-    from ctta.bench.plan import read_words
     from ctta.bench.published import BEYOND, NAMES, experiment
+    from ctta.bench.reproduction import Work
 
     if show_list:
         _list(as_json)
         return
     if not names:
         raise click.UsageError(f"Name an experiment: {', '.join((*NAMES, *BEYOND))}, or all.")
-    if weights and not model:
+    if words["weights"] and not words["model"]:
         raise click.UsageError("--weights are those of --model: name one.")
     if report and report.resolve() == store.resolve():
         raise click.UsageError("--report would be written over the store: name another file.")
     wanted = [inner for name in names for inner in (NAMES if name == "all" else (name,))]
     chosen = [experiment(name) for name in dict.fromkeys(wanted)]
-    words = read_words({"seeds": seeds, "corruptions": corruptions}, owner="`ctta reproduce`")
-    options = Options(
-        dataset=dataset,
-        model=model,
-        weights=str(weights) if weights else None,
-        images=images,
-        corruptions=tuple(words["corruptions"]) if corruptions else None,
-        batch_size=batch_size,
-        preset=preset,
-        precision=precision,
-        seeds=tuple(words["seeds"]),
-        only=tuple(label.strip() for label in only.split(",")) if only else None,
-    )
+    options = _options(words, where.each)
     console = Console(stderr=True)
     with stoppable(console):
         work = Work(chosen, options)
@@ -129,6 +108,23 @@ def command(
     missing = [item for result in results for item in result.not_run]
     if missing:
         raise SystemExit(1 if any(item.failed for item in missing) else INCOMPLETE)
+
+
+def _options(words: dict[str, Any], threads: int) -> Options:
+    """How to run the experiments, from the words of the command line."""
+    from ctta.bench.experiments import Options
+    from ctta.bench.plan import read_words
+
+    lists = read_words({name: words[name] for name in ("seeds", "corruptions")}, owner="`ctta reproduce`")
+    only, weights, corruptions = words["only"], words["weights"], lists.get("corruptions")
+    return Options(
+        **{name: words[name] for name in ("dataset", "model", "images", "batch_size", "preset", "precision")},
+        weights=str(weights) if weights else None,
+        corruptions=tuple(corruptions) if corruptions else None,
+        threads=threads,
+        seeds=tuple(lists["seeds"]),
+        only=tuple(label.strip() for label in only.split(",")) if only else None,
+    )
 
 
 def run(work: Work, where: Where, path: Path, console: Console, out: Console | None) -> list[Reproduction]:

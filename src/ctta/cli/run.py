@@ -1,17 +1,22 @@
-"""`ctta run`: methods side by side on your own model and data."""
+"""`ctta run`: methods side by side on your own model and data, a grid on a store that lasts as long as the run."""
 
 from __future__ import annotations
 
-import platform
+import dataclasses
+import json
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
-from ctta._version import __version__
-from ctta.streams import SETTINGS
+from ctta.streams import SCENARIOS
+
+if TYPE_CHECKING:
+    from ctta.bench.results import Result, Run
 
 
 @click.command("run")
@@ -22,10 +27,10 @@ from ctta.streams import SETTINGS
 @click.option("--preset", help="Settings of all of them: cifar10-c, cifar100-c, imagenet-c, embedded.")
 @click.option("--set", "given", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
 @click.option(
-    "--setting", type=click.Choice(list(SETTINGS)), default="continual", show_default=True, help="Stream."
+    "--scenario", type=click.Choice(list(SCENARIOS)), default="continual", show_default=True, help="Stream."
 )
 @click.option("--corruptions", help="Corruptions, separated by commas (default: the fifteen).")
-@click.option("--severity", type=click.IntRange(1, 5), default=5, show_default=True, help="Of settings with one.")
+@click.option("--severity", type=click.IntRange(1, 5), default=5, show_default=True, help="Of scenarios with one.")
 @click.option("--images", type=click.IntRange(min=1), help="Images per domain (default: all).")
 @click.option("--batch-size", type=click.IntRange(min=1), default=200, show_default=True, help="Images per batch.")
 @click.option("--profile", help="Corruption constants: cifar, tiny-imagenet, imagenet (default: by size).")
@@ -51,63 +56,83 @@ def command(**words: Any) -> None:
 
 def execute(
     *,
-    model: str,
     data: str,
-    methods: str,
-    images: int | None,
-    batch_size: int,
     seed: int,
     threads: int | None,
     out: Path,
     name: str,
     as_json: bool,
     preset: str | None = None,
-    weights: Path | None = None,
-    given: tuple[str, ...] = (),
-    setting: str = "continual",
-    corruptions: str | None = None,
-    severity: int = 5,
+    given: Sequence[str] = (),
+    imports: Sequence[Path] = (),
     profile: str | None = None,
-    imports: tuple[Path, ...] = (),
-    title: str | None = None,
+    title: str = "",
+    **words: Any,
 ) -> None:
-    """Run the comparison the words describe, show it and save it."""
+    """Run the comparison the words describe, show it, and save table and page."""
     import torch
 
-    from ctta import streams
-    from ctta.bench.compare import compare, summarise
-    from ctta.bench.resolve import methods_from, model_from, names_in, source_from
-    from ctta.cli.comparison import follow, present, save
-    from ctta.models import weight_hash
+    from ctta._core.files import write
+    from ctta.bench.local import Local
+    from ctta.bench.plan import from_words, tasks
+    from ctta.bench.results import read_run, results_of
+    from ctta.bench.store import Store
+    from ctta.cli.sweep import run
+    from ctta.report.comparison import side_by_side
+    from ctta.report.write import write_page
 
-    if threads:
-        torch.set_num_threads(threads)
-    for file in imports:
-        names_in(file)
-    chosen = methods_from(methods, preset, given)
-    options: dict[str, Any] = {"batch_size": batch_size, "images": images}
-    if corruptions:
-        options["corruptions"] = [part.strip() for part in corruptions.split(",")]
-    if setting != "gradual":
-        options["severity"] = severity
-    stream = streams.make(setting, source_from(data, profile, seed), **options)
-    network = model_from(model, weights)
-    title = title or f"{model} on {data}, {setting}, {stream.samples:,} images in {len(stream)} batches"
+    threads = threads or torch.get_num_threads()
+    grid = {**words, "dataset": data, "seeds": [seed], "preset": preset or "none", "set": given, "import": imports}
+    cells = from_words({key: value or None for key, value in grid.items()}, f"`ctta {name}`", threads)
     console = Console(stderr=True)
-    rows = follow(compare(network, stream, chosen, seed=seed), len(stream), title, console)
-    summary = summarise(rows)
-    manifest = {
-        "command": "ctta " + " ".join(sys.argv[1:]),
-        "model": model,
-        "weight_hash": weight_hash(network),
-        "stream": {"setting": setting, "hash": stream.hash, **stream.settings},
-        "methods": chosen,
-        "seed": seed,
-        "ctta": __version__,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.sqlite"
+        plan = tasks(dataclasses.replace(cell, profile=profile) for cell in cells)
+        problems = run(plan, Local(path, processes=1), path, console)
+        with Store(path, read_only=True) as store:
+            records = {record.key: record for record in store.cells("done")}
+            results = results_of(read_run(store, records[task.key]) for task in plan if task.key in records)
+            page = write_page(store, out / f"{name}.html") if results else None
+    if results:
+        table = side_by_side(results, title or _title(results[0].first))
+        found = {"manifest": _manifest(results), "summary": _summary(results), "report": str(page)}
+        write(out / f"{name}.json", (json.dumps(found, indent=2) + "\n").encode())
+        write(out / f"{name}.md", table.markdown().encode())
+        if as_json:
+            click.echo(json.dumps(found, indent=2))
+        else:
+            table.show(Console())
+            click.echo(f"page in {page}; the table is in {name}.md, the numbers in {name}.json beside it")
+    if problems:
+        raise SystemExit(1)
+
+
+def _title(run: Run) -> str:
+    return f"{run.place}, {run.record.manifest['samples']:,} images in {run.record.total:,} batches"
+
+
+def _manifest(results: Sequence[Result]) -> dict[str, Any]:
+    """What it takes to do it again: the command, and what all runs share."""
+    manifests = [result.first.record.manifest for result in results]
+    shared = {name: value for name, value in manifests[0].items() if all(m.get(name) == value for m in manifests)}
+    cells = {result.label: result.first.cell for result in results}
+    methods = {
+        label: {"preset": cell["preset"], **cell["settings"]} if cell["preset"] else cell["settings"]
+        for label, cell in cells.items()
     }
-    page = save(out, name, summary, manifest)
-    present(summary, manifest, title, as_json, Console())
-    console.print(f"saved {page} and {page.with_suffix('.json').name}", highlight=False)
+    return {"command": "ctta " + " ".join(sys.argv[1:]), **shared, "methods": methods}
+
+
+def _summary(results: Sequence[Result]) -> dict[str, Any]:
+    """The numbers, by name and method."""
+
+    def each(name: str) -> dict[str, Any]:
+        return {result.label: getattr(result.first, name) for result in results}
+
+    domains = results[0].first.error
+    return {
+        "error": {domain: {result.label: result.first.error[domain] for result in results} for domain in domains},
+        **{name: each(name) for name in ("mean", "passes", "skipped")},
+        "adapted": each("selected"),
+        "samples": results[0].first.record.manifest["samples"],
+    }

@@ -17,12 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ctta._core.precision import mark
-from ctta.bench.engines import Engine, Event, Tell
-from ctta.bench.plan import Task
+from ctta.bench.cell import Task
 from ctta.bench.reading import CellRecord
-from ctta.bench.seeds import Line
 from ctta.bench.store import Store
-from ctta.cli.comparison import error_grid
+from ctta.bench.workers import Engine, Event, Tell
 
 REFRESH = 2
 """How often a second the live table is drawn."""
@@ -183,7 +181,7 @@ class Sweep:
         return f"about {duration((time.monotonic() - self.start) * rest / self.made)} left"
 
     def render(self) -> Group:
-        """The live table: a line for every method, model and setting; seeds together."""
+        """The live table: a line for every method, model and scenario; seeds together."""
         groups: dict[str, list[Standing]] = {}
         for standing in self.standings.values():
             groups.setdefault(called(standing.task, seed=False), []).append(standing)
@@ -222,7 +220,7 @@ def called(task: Task, *, seed: bool = True) -> str:
     """Name a cell for a person."""
     cell = task.cell
     clean = ", forgetting" if cell.clean else ""
-    text = f"{cell.name} on {cell.data} ({cell.setting}{clean}), {cell.model}{mark(cell.precision)}"
+    text = f"{cell.name} on {cell.data} ({cell.scenario}{clean}), {cell.model}{mark(cell.precision)}"
     return f"{text}, seed {cell.seed}" if seed else text
 
 
@@ -240,13 +238,13 @@ def duration(seconds: float) -> str:
 def plan_table(tasks: Sequence[Task], records: dict[str, CellRecord]) -> Table:
     """Cells with their size, estimated cost and what of them is in the store."""
     table = Table(box=None, pad_edge=False)
-    names = ("method", "model", "data", "setting", "seed", "preset", "batches", "forward passes", "in the store")
+    names = ("method", "model", "data", "scenario", "seed", "preset", "batches", "forward passes", "in the store")
     for name in names:
         table.add_column(name, justify="right" if name in ("seed", "batches", "forward passes") else "left")
     for task in tasks:
         cell = task.cell
         model = f"{cell.model}{mark(cell.precision)}"
-        words = (cell.name, model, cell.data, cell.setting, str(cell.seed), cell.preset or "-")
+        words = (cell.name, model, cell.data, cell.scenario, str(cell.seed), cell.preset or "-")
         table.add_row(
             *map(escape, words), f"{task.batches:,}", f"{task.passes:,.0f}", standing(task, records.get(task.key))
         )
@@ -276,24 +274,3 @@ def plan_data(tasks: Sequence[Task], records: dict[str, CellRecord]) -> list[dic
         }
         for task in tasks
     ]
-
-
-def result_table(lines: Sequence[Line], images: int | None) -> Table:
-    """Errors per domain and over seeds of the methods on one stream of one model."""
-    first = lines[0]
-    part = f", {images} images a domain" if images else ""
-    errors = {domain: {line.label: line.error[domain] for line in lines} for domain in first.error}
-    title = f"{first.model} on {first.data}, {first.setting}{part}{mark(first.precision)}"
-    table = error_grid(title, errors, [line.label for line in lines])
-    table.add_row("mean", *(f"{line.mean:.2f}" for line in lines))
-    if any(len(line.seeds) > 1 for line in lines):
-        table.add_row("seeds", *(str(len(line.seeds)) for line in lines))
-        deviations = (line.std for line in lines)
-        table.add_row("standard deviation", *("-" if value is None else f"{value:.2f}" for value in deviations))
-        table.add_row("worst seed", *(f"{line.worst:.2f}" for line in lines))
-    passes = (line.passes for line in lines)
-    table.add_row("forward passes a batch", *("-" if value is None else f"{value:.1f}" for value in passes))
-    table.add_row("parameters selected (%)", *(f"{line.selected:.1f}" for line in lines))
-    if any(line.skipped for line in lines):
-        table.add_row("steps undone", *(str(line.skipped) for line in lines))
-    return table

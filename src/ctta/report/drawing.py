@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {
-    "ink": "#1b1f24", "soft": "#59636e", "grid": "#dfe3e8", "paper": "#ffffff",
-    "c0": "#0072b2", "c1": "#d55e00", "c2": "#00845f", "c3": "#b0538a", "c4": "#b97f00", "c5": "#3a9bd9",
+    "ink": "#1b1f24",
+    "soft": "#59636e",
+    "grid": "#dfe3e8",
+    "paper": "#ffffff",
+    "c0": "#0072b2",
+    "c1": "#d55e00",
+    "c2": "#00845f",
+    "c3": "#b0538a",
+    "c4": "#b97f00",
+    "c5": "#3a9bd9",
     "c6": "#7a7f87",
 }
 """Colours in light, by role; those in the dark are in page.css. Hues of Okabe and Ito's palette, told apart by

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ctta.bench.summary import cells_at_once, corruption_of
+from ctta.bench.metrics import corruption_of
+from ctta.bench.results import Result, cells_at_once
 from ctta.errors import DataError
 from ctta.report.chart import Point, Series, Style, bars, dot_rows, lines, panels, scatter
-from ctta.report.collect import MOST, Board, Entry, Sweep
+from ctta.report.collect import MOST, Board, Sweep
 from ctta.report.drawing import COLOURS, house_style
 
 if TYPE_CHECKING:
@@ -57,11 +58,11 @@ class View:
     """Entries of a board as figures show them."""
 
     board: Board
-    entries: tuple[Entry, ...]
+    entries: tuple[Result, ...]
     styles: Styles
     note: str = ""
 
-    def of(self, entries: Sequence[Entry]) -> View:
+    def of(self, entries: Sequence[Result]) -> View:
         """Return a view of fewer entries."""
         return replace(self, entries=tuple(entries))
 
@@ -71,12 +72,12 @@ class View:
         """Return a chart of the entries; its caption is a text, and then which data it is."""
         return Chart(name, title, f"{text} {self.board.origin(self.entries)}{self.note}", make, full)
 
-    def one(self, entry: Entry, points: Sequence[Point]) -> Series:
+    def one(self, entry: Result, points: Sequence[Point]) -> Series:
         """Return the series of an entry."""
         style = self.styles.get(entry.label, Style(COLOURS["c0"]))
         return Series(entry.label, style, tuple(points), strong=entry.method == "palm")
 
-    def series(self, points: Callable[[Entry], Sequence[Point]]) -> list[Series]:
+    def series(self, points: Callable[[Result], Sequence[Point]]) -> list[Series]:
         """Return one series an entry, the best last: it covers the others, and PALM covers all."""
         ranked = sorted(self.entries, key=lambda entry: (entry.method == "palm", -entry.mean))
         return [self.one(entry, points(entry)) for entry in ranked]
@@ -152,12 +153,12 @@ def error_per_corruption(view: View) -> Chart | None:
     )
 
 
-def _corruption_errors(entry: Entry) -> dict[str, float]:
+def _corruption_errors(entry: Result) -> dict[str, float]:
     """Error of every corruption: mean over its severities and visits, then over seeds."""
     found: dict[str, list[float]] = {}
     for run in entry.runs:
         here: dict[str, list[float]] = {}
-        for visit in run.summary.visits:
+        for visit in run.visits:
             here.setdefault(corruption_of(visit.domain), []).append(visit.error)
         for name, errors in here.items():
             found.setdefault(name, []).append(statistics.fmean(errors))
@@ -192,10 +193,10 @@ def error_over_stream(view: View) -> Chart:
 
 def selected_share(view: View) -> Chart | None:
     """A line a method that selects parameters."""
-    choosing = view.of([entry for entry in view.entries if entry.curve("selected")])
+    choosing = view.of([entry for entry in view.entries if entry.curve("selecting")])
     if not choosing.entries:
         return None
-    series = choosing.series(lambda entry: _curve(entry, "selected"))
+    series = choosing.series(lambda entry: _curve(entry, "selecting"))
     return choosing.chart(
         "selected-share",
         "Parameters selected, batch by batch",
@@ -213,7 +214,7 @@ def cost(view: View) -> Chart | None:
     if len(timed.entries) < 2:
         return None
     series = timed.series(lambda entry: [(passes[entry.label] or 0.0, entry.mean)])
-    most = cells_at_once(run.summary for entry in view.entries for run in entry.runs)
+    most = cells_at_once(run for entry in view.entries for run in entry.runs)
     beside = f" Timed while up to {most} cells ran at once." if most > 1 else ""
     return view.chart(
         "cost",
@@ -266,8 +267,8 @@ def importance(view: View, wanted: Sequence[str]) -> list[Chart]:
 
 
 def _importance_in(view: View, domain: str) -> Chart:
-    def of(entry: Entry, block: str) -> float:
-        return statistics.fmean(run.summary.importance.get(domain, {}).get(block, 0.0) for run in entry.runs)
+    def of(entry: Result, block: str) -> float:
+        return statistics.fmean(run.importance.get(domain, {}).get(block, 0.0) for run in entry.runs)
 
     blocks = list(dict.fromkeys(b for e in view.entries for b in e.first.importance.get(domain, {})))
     series = [view.one(e, [(k, of(e, block)) for k, block in enumerate(blocks)]) for e in view.entries]
@@ -297,7 +298,7 @@ def calibration(view: View) -> Chart:
     )
 
 
-def _reliability(entry: Entry) -> list[Point]:
+def _reliability(entry: Result) -> list[Point]:
     """Mean confidence and accuracy of the images of every bin that has some, all seeds together."""
     seeds = zip(*(run.bins for run in entry.runs), strict=True)
     bins = [tuple(map(sum, zip(*same, strict=True))) for same in seeds]
@@ -311,7 +312,7 @@ def forgetting(view: View) -> list[Chart]:
 
 
 def _forgetting(view: View, column: int, name: str) -> Chart:
-    def errors(entry: Entry) -> list[Point]:
+    def errors(entry: Result) -> list[Point]:
         steps = zip(*(run.clean for run in entry.runs), strict=True)
         return [(k, statistics.fmean(float(item[column]) for item in step)) for k, step in enumerate(steps)]
 
@@ -327,7 +328,7 @@ def _forgetting(view: View, column: int, name: str) -> Chart:
     )
 
 
-def _curve(entry: Entry, name: str) -> list[Point]:
+def _curve(entry: Result, name: str) -> list[Point]:
     """Points of a curve over the stream, each in the middle of its batch and so inside its domain."""
     return [(batch - 0.5, value) for batch, value in zip(entry.runs[0].batches, entry.curve(name), strict=True)]
 

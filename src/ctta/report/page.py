@@ -11,9 +11,9 @@ from ctta._version import __version__
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
 from ctta.report.collect import Board, collect
+from ctta.report.comparison import tables_of
 from ctta.report.drawing import COLOURS, inline, library
 from ctta.report.figures import NARROW, SHOWN_DOMAINS, Chart, Styles, figures_of, styles_of
-from ctta.report.tables import tables_of
 
 
 def render(store: Store, domains: Sequence[str] = SHOWN_DOMAINS) -> str:

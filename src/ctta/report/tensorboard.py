@@ -16,7 +16,7 @@ from ctta.report.write import file_name
 
 
 class Writer:
-    """Called with a cell and a row after every batch, as `run_cell(..., watch=Writer("tb"))` does.
+    """Called with a cell and a row after every batch, as `run(cells, store, watch=Writer("tb"))` does.
 
     Scalars by batch: `error/batch` and `error/running` in %, `loss/NAME` in nats, `share/NAME` in %,
     `rate/BLOCK` (mean learning rate), `confidence`, `seconds`. A cell that is continued goes on where it was;

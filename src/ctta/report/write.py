@@ -12,10 +12,10 @@ from ctta.bench.store import Store
 from ctta.bench.table import Table
 from ctta.errors import StoreError
 from ctta.report.collect import Board, collect
+from ctta.report.comparison import tables_of
 from ctta.report.drawing import pdf, standalone
 from ctta.report.figures import SHOWN_DOMAINS, figures_of, styles_of
 from ctta.report.page import render
-from ctta.report.tables import tables_of
 
 TABLES: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv}
 

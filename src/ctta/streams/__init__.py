@@ -2,7 +2,7 @@
 
 from ctta.streams.orders import Order, arrange
 from ctta.streams.scenarios import (
-    SETTINGS,
+    SCENARIOS,
     continual,
     correlated,
     gradual,
@@ -17,7 +17,7 @@ from ctta.streams.stream import Batch, Stream
 
 __all__ = [
     "CLEAN",
-    "SETTINGS",
+    "SCENARIOS",
     "Batch",
     "Corrupted",
     "Domain",

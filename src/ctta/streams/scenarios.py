@@ -1,4 +1,4 @@
-"""The settings of the literature, each a function from a source to a stream."""
+"""The scenarios of the literature, each a function from a source to a stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def continual(
     images: int | None = None,
     order: Order | None = None,
 ) -> Stream:
-    """One domain after another at one severity, never reset: the paper's main setting (CTTA)."""
+    """One domain after another at one severity, never reset: the paper's main scenario (CTTA)."""
     domains = [Domain(name, severity) for name in _names(corruptions)]
     return _one_after_another("continual", source, domains, batch_size, images, order or Order())
 
@@ -70,7 +70,7 @@ def recurring(source: Source, *, passes: int = 3, **options: Any) -> Stream:
         domain_of=np.tile(plan.domain_of, passes),
         index_of=np.tile(plan.index_of, passes),
         bounds=bounds,
-        settings={**plan.settings, "passes": passes},
+        options={**plan.options, "passes": passes},
     )
 
 
@@ -84,7 +84,7 @@ def mixed(source: Source, *, seed: int = 1, batch_size: int = 200, **options: An
         domain_of=plan.domain_of[order],
         index_of=plan.index_of[order],
         bounds=_bounds([plan.samples], batch_size),
-        settings={**plan.settings, "seed": seed},
+        options={**plan.options, "seed": seed},
     )
 
 
@@ -114,7 +114,7 @@ def single_sample(source: Source, **options: Any) -> Stream:
     return _replace(continual(source, **{**options, "batch_size": 1}), name="single-sample")
 
 
-SETTINGS: dict[str, Callable[..., Stream]] = {
+SCENARIOS: dict[str, Callable[..., Stream]] = {
     "continual": continual,
     "gradual": gradual,
     "reset-each-shift": reset_each_shift,
@@ -126,12 +126,12 @@ SETTINGS: dict[str, Callable[..., Stream]] = {
 
 
 def make(name: str, source: Source, **options: Any) -> Stream:
-    """Make a stream by the name of its setting."""
-    if name not in SETTINGS:
+    """Make a stream by the name of its scenario."""
+    if name not in SCENARIOS:
         raise SettingError(
-            f"There is no setting `{name}`.{suggestion(name, SETTINGS)} Settings: {', '.join(SETTINGS)}."
+            f"There is no scenario `{name}`.{suggestion(name, SCENARIOS)} Scenarios: {', '.join(SCENARIOS)}."
         )
-    return SETTINGS[name](source, **options)
+    return SCENARIOS[name](source, **options)
 
 
 def _names(corruptions: Sequence[str] | None) -> Sequence[str]:
@@ -165,7 +165,7 @@ def _one_after_another(
         domain_of=np.repeat(np.arange(len(domains), dtype=np.int32), len(chosen)),
         index_of=np.tile(chosen, len(domains)),
         bounds=_bounds([len(chosen)] * len(domains), batch_size),
-        settings={
+        options={
             "batch_size": batch_size,
             "images": len(chosen),
             "order": order.kind,

@@ -27,7 +27,7 @@ class Batch:
     labels: Tensor
     domains: tuple[Domain, ...]
     reset: bool
-    """Whether the setting asks for a reset of the adapter before this batch."""
+    """Whether the scenario asks for a reset of the adapter before this batch."""
 
     @property
     def domain(self) -> str:
@@ -49,7 +49,8 @@ class Stream:
     """Batch k holds the samples bounds[k] .. bounds[k + 1] - 1."""
     resets: frozenset[int] = frozenset()
     """Batches before which the adapter starts anew."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the scenario was asked for, in words for a reader."""
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

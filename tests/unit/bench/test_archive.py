@@ -7,12 +7,11 @@ from click.testing import CliRunner
 from tests.unit.cli.test_reproduce import MODEL
 
 from ctta.bench import archive
+from ctta.bench.results import read_run
 from ctta.bench.store import Store
-from ctta.bench.summary import summarise
 from ctta.cli import cli
 from ctta.errors import DataError
-from ctta.report.collect import collect
-from ctta.report.page import render
+from ctta.report.collect import boards_of, collect
 
 NAMES = ("adapted", "importance", "forgetting", "pseudo-labels", "cost")
 KEPT = 2 * 10 ** (1 - archive.DIGITS)
@@ -47,7 +46,7 @@ def file_of(folder, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tables_come_out_of_the_file_as_they_were(kept, name):
     folder, found = kept
-    again = archive.read(file_of(folder, name)).result.to_dict()
+    again = archive.read(file_of(folder, name)).to_dict()
     assert again["title"] == found[name]["title"]
     assert again["cells"] == found[name]["cells"]
     for mine, theirs in zip(again["tables"], found[name]["tables"], strict=True):
@@ -73,25 +72,22 @@ def test_errors_are_kept_to_the_last_image_and_each_stay_is_one_row(kept):
     kept_runs = archive.read(file_of(folder, "forgetting")).runs
     with Store(folder / "r.sqlite", read_only=True) as store:
         for key, run in kept_runs.items():
-            whole = summarise(store, store.cell(key))
+            whole = read_run(store, store.cell(key))
             assert run.visits == whole.visits
             assert (run.mean, run.mean_level5) == (whole.mean, whole.mean_level5)
             assert len(list(archive.stays(store.batches(key)))) == len(whole.visits) == 2
             assert run.record.manifest == store.cell(key).manifest
 
 
-def test_a_store_made_of_kept_files_gives_the_same_summaries_and_a_page(kept, tmp_path):
+def test_kept_runs_come_on_the_same_boards_as_those_in_the_store(kept):
     folder, _ = kept
-    files = [file_of(folder, name) for name in ("forgetting", "pseudo-labels")]
-    with Store(tmp_path / "s.sqlite") as store:
-        assert [archive.restore(file, store) for file in files] == [6, 4]
-        assert archive.restore(files[0], store) == 0
-        for key, run in {**archive.read(files[0]).runs, **archive.read(files[1]).runs}.items():
-            again = summarise(store, store.cell(key))
-            assert (again.visits, again.clean_error) == (run.visits, run.clean_error)
-        page = render(store)
-        assert "contrast" in page
-        assert "12 images in 6 batches" in page, "batches as they were run, though only stays are kept"
+    runs = [run for name in NAMES for run in archive.read(file_of(folder, name)).runs.values()]
+    with Store(folder / "r.sqlite", read_only=True) as store:
+        (board,), (whole,) = boards_of({run.key: run for run in runs}.values()), collect(store)
+    assert board.facts == whole.facts
+    assert "12 images in 6 batches" in board.facts["images"], "as they were run, though only stays are kept"
+    assert [entry.label for entry in board.entries] == [entry.label for entry in whole.entries]
+    assert [entry.mean for entry in board.entries] == [entry.mean for entry in whole.entries]
 
 
 def test_the_file_says_which_command_gives_its_numbers_again(kept):
@@ -107,16 +103,14 @@ def test_a_reproduction_in_bf16_is_kept_with_the_word_for_it_and_does_not_join_o
     half, full = archive.read(file_of(tmp_path, name)), archive.read(file_of(kept[0], name))
     assert ".batch-2.cifar10-c.bf16.seeds-0-1.jsonl" in file_of(tmp_path, name).name
     assert half.command.endswith("--batch-size 2 --preset cifar10-c --precision bf16 --seeds 0,1")
-    assert half.result.title == found[name]["title"]
-    assert label in half.result.title
-    assert label not in full.result.title
-    assert (half.precisions, full.precisions) == ({"bf16"}, {"full"})
+    assert half.title == found[name]["title"]
+    assert label in half.title
+    assert label not in full.title
     assert half.runs.keys().isdisjoint(full.runs)
     with pytest.raises(DataError, match="one precision, but got bf16, full"):
         archive.merge([half, full])
-    with Store(tmp_path / "both.sqlite") as store:
-        assert [archive.enter(one, store) for one in (half, full)] == [2, 2]
-        assert [board.facts.get("precision") for board in collect(store)] == [None, "bf16"]
+    boards = boards_of([*half.runs.values(), *full.runs.values()])
+    assert [board.facts.get("precision") for board in boards] == [None, "bf16"]
 
 
 DAMAGES = (  # each of them ended in another raw error, or was read and failed later
@@ -171,10 +165,10 @@ def test_archives_of_different_rows_join_to_the_whole_table_in_any_order(kept, t
     rest = split(file_of(folder, "cost"), tmp_path, lambda place: "PALM" not in place)
     for parts in ([one, rest], [rest, one], [one, rest, one]):
         joined = archive.merge(parts)
-        assert [table.rows for table in joined.result.tables] == [table.rows for table in whole.result.tables]
-        assert joined.result.notes.count("Mean over the seeds 0, 1.") == 1
+        assert [table.rows for table in joined.tables] == [table.rows for table in whole.tables]
+        assert joined.notes.count("Mean over the seeds 0, 1.") == 1
         assert joined.command.splitlines() == list(dict.fromkeys(part.command for part in parts))
-        assert {cell["key"] for cell in joined.cells} == {cell["key"] for cell in whole.cells}
+        assert joined.runs.keys() == whole.runs.keys()
 
 
 def test_a_row_that_two_archives_have_with_one_seed_counts_once_as_it_was_run_last(kept, tmp_path):
@@ -190,10 +184,10 @@ def test_a_row_that_two_archives_have_with_one_seed_counts_once_as_it_was_run_la
     first, last = archive.read(file), archive.read(again)
     for parts in ([first, last], [last, first]):
         joined = archive.merge(parts)
-        assert joined.result.keys == last.result.keys
-        assert joined.runs.keys() == {cell["key"] for cell in joined.cells} == last.runs.keys()
+        assert joined.keys == last.keys
+        assert joined.runs.keys() == last.runs.keys()
         assert joined.command == last.command
-        assert joined.result.notes.count("Mean over the seeds 0, 1.") == 1
+        assert joined.notes.count("Mean over the seeds 0, 1.") == 1
 
 
 def test_a_cell_is_called_by_the_row_of_its_file_whoever_ran_it_first(kept, tmp_path):
@@ -201,9 +195,7 @@ def test_a_cell_is_called_by_the_row_of_its_file_whoever_ran_it_first(kept, tmp_
     lines = (header, *({**cell, "label": "official"} for cell in cells))
     file = tmp_path / "shared.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with Store(tmp_path / "s.sqlite") as store:
-        archive.restore(file, store)
-        assert {record.label for record in store.cells()} == {"Pseudo-labels", "PALM"}
+    assert {run.label for run in archive.read(file).runs.values()} == {"Pseudo-labels", "PALM"}
 
 
 def test_archives_of_different_experiments_do_not_join(kept):

@@ -153,7 +153,7 @@ def test_run_prints_a_table_for_people(tmp_path):
         OWN.partition("@dataclass")[0] + "def make():\n    return build('wrn-10-1')\n"
     )
     result = invoke(
-        "--model", f"{tmp_path / 'plain_code.py'}:make", "--methods", "bn1", "--setting", "gradual",
+        "--model", f"{tmp_path / 'plain_code.py'}:make", "--methods", "bn1", "--scenario", "gradual",
         "--corruptions", "contrast", "--images", 4, "--batch-size", 4, "--threads", 1, "--out", tmp_path,
     )  # fmt: skip
     assert result.exit_code == 0, result.output

@@ -1,5 +1,6 @@
 """Engines: the same rows wherever cells run, and one cell's end is not the end of the others."""
 
+import dataclasses
 import json
 import os
 import pickle
@@ -13,14 +14,13 @@ import pytest
 import torch
 from tests.bench_kit import MODEL, read, write_model
 
-from ctta.bench.cell import Cell
-from ctta.bench.engine import longest_first
-from ctta.bench.engines import Local, engine
-from ctta.bench.local import THREAD_VARIABLES, share
-from ctta.bench.plan import Task, from_words, tasks
-from ctta.bench.ray_engine import anywhere, cell_rows
+from ctta.bench.cell import Cell, prepare
+from ctta.bench.local import THREAD_VARIABLES, Local, share
+from ctta.bench.plan import from_words, tasks
+from ctta.bench.ray_engine import Ray, anywhere
 from ctta.bench.store import Store
-from ctta.errors import DataError, SettingError, StoreError
+from ctta.bench.workers import cell_rows, longest_first
+from ctta.errors import DataError, StoreError
 
 WORDS = {"images": 20, "batch_size": 10, "corruptions": "contrast,brightness"}
 
@@ -40,32 +40,30 @@ def ends(events):
 
 
 @pytest.mark.parametrize(
-    ("tasks", "processes", "threads", "expected"),
+    ("processes", "threads", "expected"),
     [
-        (100, None, None, (4, 1)),
-        (1, None, None, (1, 4)),
-        (2, None, None, (2, 2)),
-        (100, None, 2, (2, 2)),
-        (100, 3, None, (3, 1)),
-        (100, 8, None, (8, 1)),
-        (100, 2, 3, (2, 3)),
-        (0, None, None, (1, 4)),
+        (None, None, (4, 1)),
+        (None, 2, (2, 2)),
+        (3, None, (3, 1)),
+        (8, None, (8, 1)),
+        (2, 3, (2, 3)),
+        (1, None, (1, 4)),
     ],
 )
-def test_cores_are_divided_among_the_processes(tasks, processes, threads, expected, monkeypatch):
+def test_cores_are_divided_among_the_processes(processes, threads, expected, monkeypatch):
     monkeypatch.setattr("ctta.bench.local.cores", lambda: 4)
     monkeypatch.setattr("ctta.bench.local._physical_memory", lambda: 64 * 2**30)
-    assert share(tasks, processes, threads) == expected
+    assert share(processes, threads) == expected
 
 
 def test_no_more_processes_are_started_than_memory_holds(monkeypatch):
     monkeypatch.setattr("ctta.bench.local.cores", lambda: 64)
     monkeypatch.setattr("ctta.bench.local._physical_memory", lambda: 8 * 2**30)
-    assert share(100, None, None) == (4, 16)
+    assert share(None, None) == (4, 16)
 
 
 def test_one_process_runs_the_cells_in_order_and_tells_every_batch(tmp_path):
-    events = run(Local(tmp_path / "b.db", processes=1, threads=1), plan(write_model(tmp_path), "source,tent"))
+    events = run(Local(tmp_path / "b.db", processes=1), plan(write_model(tmp_path), "source,tent"))
     assert [event.kind for event in events] == ["begun", *["row"] * 4, "done"] * 2
     assert [event.row.batch for event in events if event.row] == [0, 1, 2, 3] * 2
     with Store(tmp_path / "b.db", read_only=True) as store:
@@ -80,11 +78,13 @@ def test_what_is_done_is_not_run_again(tmp_path):
     assert [event.kind for event in run(Local(tmp_path / "b.db", processes=8), cells)] == ["done", "done"]
 
 
-def test_threads_of_this_process_are_as_they_were(tmp_path):
+def test_a_cell_runs_with_its_threads_and_those_of_this_process_are_as_they_were(tmp_path):
     before = torch.get_num_threads()
     seen = []
-    engine = Local(tmp_path / "b.db", processes=1, threads=before + 1)
-    engine.run(plan(write_model(tmp_path), "source"), lambda _: seen.append(torch.get_num_threads()))
+    cell = dataclasses.replace(plan(write_model(tmp_path), "source")[0].cell, threads=before + 1)
+    Local(tmp_path / "b.db", processes=1).run(
+        tasks([cell]), lambda event: event.row and seen.append(torch.get_num_threads())
+    )
     assert set(seen) == {before + 1}
     assert torch.get_num_threads() == before
 
@@ -111,7 +111,7 @@ def test_a_failing_cell_is_reported_and_the_others_go_on(tmp_path):
 
 
 def test_a_cell_of_another_runner_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("ctta.bench.local.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("ctta.bench.workers.POLL_SECONDS", 0.01)
     (task,) = plan(write_model(tmp_path), "source")
     with Store(tmp_path / "b.db") as other:
         other.claim(task.key, "source", {}, 4)
@@ -164,14 +164,14 @@ def test_processes_give_the_rows_of_one_and_a_killed_worker_costs_only_its_cell(
     # its last batch of each domain has seven images
     brittle = [*plan(once, "bn1", images=17), *plan(ever, "tent", images=17)]
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    events = run(Local(tmp_path / "two.db", processes=2, threads=1, snapshot_seconds=0), [*brittle, *sound])
+    events = run(Local(tmp_path / "two.db", processes=2, snapshot_seconds=0), [*brittle, *sound])
     assert {name: os.environ.get(name) for name in THREAD_VARIABLES} == before
     assert ends(events) == {"bn1": "done", "tent": "lost", "source": "done", "palm": "done"}
     lost = [(event.task.cell.method, event.again) for event in events if event.kind == "lost"]
     assert sorted(lost) == [("bn1", True), ("tent", False), ("tent", True)]
     assert all("SIGKILL" in event.text for event in events if event.kind == "lost")
 
-    run(Local(tmp_path / "one.db", processes=1, threads=1), sound)
+    run(Local(tmp_path / "one.db", processes=1), sound)
     two = read(tmp_path / "two.db")
     with Store(tmp_path / "two.db", read_only=True) as store:
         assert {record.manifest["processes"] for record in store.cells()} == {2}
@@ -183,7 +183,7 @@ def test_workers_begin_with_the_longest_cells_and_the_manifest_says_how_many_ran
     cells = plan(write_model(tmp_path), "source,tent,palm,law")
     assert [task.cell.method for task in longest_first(cells)] == ["palm", "law", "tent", "source"]
     fake_ray()
-    events = run(engine("ray", tmp_path / "ray.db", threads=1), cells)
+    events = run(Ray(tmp_path / "ray.db"), cells)
     assert [event.task.cell.method for event in events if event.kind == "begun"] == [
         "palm",
         "law",
@@ -196,16 +196,10 @@ def test_workers_begin_with_the_longest_cells_and_the_manifest_says_how_many_ran
             assert {record.manifest["processes"] for record in store.cells()} == {at_once}
 
 
-def test_engines_are_found_by_name(tmp_path):
-    assert isinstance(engine("local", tmp_path / "b.db"), Local)
-    with pytest.raises(SettingError, match="Did you mean `local`"):
-        engine("locla", tmp_path / "b.db")
-
-
 def test_without_the_package_the_ray_engine_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DataError, match=r"pip install \"ctta\[ray\]\""):
-        engine("ray", tmp_path / "b.db").run([], lambda _: None)
+        Ray(tmp_path / "b.db").run([], lambda _: None)
 
 
 class FakeRay:
@@ -255,7 +249,7 @@ def fake_ray(monkeypatch):
     def install(change=lambda result, _: result):
         ray = FakeRay(change)
         monkeypatch.setattr("ctta.bench.ray_engine._package", lambda: ray)
-        monkeypatch.setattr("ctta.bench.ray_engine.POLL_SECONDS", 0.01)
+        monkeypatch.setattr("ctta.bench.workers.POLL_SECONDS", 0.01)
         return ray
 
     return install
@@ -264,31 +258,31 @@ def fake_ray(monkeypatch):
 def test_the_ray_driver_writes_what_its_tasks_return_as_the_local_engine_would(tmp_path, fake_ray):
     fake_ray()
     cells = plan(write_model(tmp_path), "source,palm", clean=10)
-    events = run(engine("ray", tmp_path / "ray.db"), cells)
+    events = run(Ray(tmp_path / "ray.db"), cells)
     assert ends(events) == {"source": "done", "palm": "done"}
     assert sum(event.kind == "row" for event in events) == 8
-    run(Local(tmp_path / "local.db", processes=1, threads=1), cells)
+    run(Local(tmp_path / "local.db", processes=1), cells)
     assert read(tmp_path / "ray.db") == read(tmp_path / "local.db")
-    assert [event.kind for event in run(engine("ray", tmp_path / "ray.db"), cells)] == ["done", "done"]
+    assert [event.kind for event in run(Ray(tmp_path / "ray.db"), cells)] == ["done", "done"]
 
 
 def test_the_ray_driver_reports_errors_lost_workers_and_rows_of_other_code(tmp_path, fake_ray):
-    def change(result, cell):
-        if cell["method"] == "tent":
+    def change(result, task):
+        if task.cell.method == "tent":
             raise FakeRay.exceptions.WorkerCrashedError
-        if cell["method"] == "palm":
+        if task.cell.method == "palm":
             raise FakeRay.exceptions.RayTaskError(ZeroDivisionError("there"))
-        if cell["method"] == "bn1":
-            return {**result, "key": "of other code"}
+        if task.cell.method == "bn1":
+            return cell_rows(dataclasses.replace(task, manifest={**task.manifest, "weights": "others"}))
         return result
 
     fake_ray(change)
     broken = write_model(tmp_path, "def make():\n    return 3\n", "broken.py")
     cells = plan(write_model(tmp_path), "source,bn1,tent,palm")
-    events = run(engine("ray", tmp_path / "b.db"), cells)
+    events = run(Ray(tmp_path / "b.db"), cells)
     assert ends(events) == {"source": "done", "bn1": "failed", "tent": "lost", "palm": "failed"}
     texts = {event.task.cell.name: event.text for event in events if event.text}
-    assert "other code, weights or data" in texts["bn1"]
+    assert "its weights differ" in texts["bn1"]
     assert texts["palm"] == "ZeroDivisionError: there"
     with Store(tmp_path / "b.db") as store:
         assert {r.label: r.status for r in store.cells()} == {
@@ -298,7 +292,9 @@ def test_the_ray_driver_reports_errors_lost_workers_and_rows_of_other_code(tmp_p
             "palm": "failed",
         }
         assert all(store.batches(r.key) == [] for r in store.cells() if r.label != "source")
-    assert cell_rows({**cells[0].cell.to_dict(), "model": broken}, 1)["error"].startswith("ModelError")
+    assert cell_rows(dataclasses.replace(cells[0], cell=dataclasses.replace(cells[0].cell, model=broken)))[
+        "error"
+    ].startswith("ModelError")
 
 
 def test_a_stopped_ray_driver_gives_its_cells_back(tmp_path, fake_ray):
@@ -310,7 +306,7 @@ def test_a_stopped_ray_driver_gives_its_cells_back(tmp_path, fake_ray):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine("ray", tmp_path / "b.db").run(cells, stop)
+        Ray(tmp_path / "b.db").run(cells, stop)
     assert len(ray.cancelled) == 1
     with Store(tmp_path / "b.db") as store:
         owners = store.db.execute("SELECT label, status, owner FROM cells ORDER BY label").fetchall()
@@ -326,9 +322,9 @@ def test_a_local_snapshot_is_no_use_to_a_ray_task_and_does_no_harm(tmp_path, fak
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Local(tmp_path / "b.db", processes=1, threads=1, snapshot_seconds=0).run(cells, stop)
-    run(engine("ray", tmp_path / "b.db"), cells)
-    run(Local(tmp_path / "whole.db", processes=1, threads=1), cells)
+        Local(tmp_path / "b.db", processes=1, snapshot_seconds=0).run(cells, stop)
+    run(Ray(tmp_path / "b.db"), cells)
+    run(Local(tmp_path / "whole.db", processes=1), cells)
     assert read(tmp_path / "b.db") == read(tmp_path / "whole.db")
 
 
@@ -358,7 +354,7 @@ def test_on_a_real_ray_the_table_is_that_of_the_local_engine_though_a_worker_is_
 
 
 def test_tasks_travel_between_processes():
-    task = Task(from_words({"methods": "palm", "set": ["palm.lr=1e-3"]})[0], "key", 1, 10, 8.0)
+    task = prepare(from_words({"methods": "palm", "set": ["palm.lr=1e-3"], "images": 10})[0])
     assert pickle.loads(pickle.dumps(task)) == task
 
 

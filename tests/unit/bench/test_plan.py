@@ -5,7 +5,8 @@ import textwrap
 import pytest
 from tests.bench_kit import write_model
 
-from ctta.bench.plan import UNKNOWN, from_words, from_yaml, passes_of, tasks
+from ctta.bench.cell import UNKNOWN, passes_of
+from ctta.bench.plan import from_words, from_yaml, tasks
 from ctta.errors import SettingError
 
 
@@ -19,7 +20,7 @@ def test_every_axis_takes_several_values_and_methods_vary_fastest():
         {
             "dataset": "embedded,cifar10",
             "model": "a.py:make,b.py:make",
-            "setting": "continual,gradual",
+            "scenario": "continual,gradual",
             "seeds": "0-1",
             "methods": "source,tent",
         }
@@ -28,7 +29,7 @@ def test_every_axis_takes_several_values_and_methods_vary_fastest():
     assert [cell.method for cell in cells[:4]] == ["source", "tent", "source", "tent"]
     assert [cell.seed for cell in cells[:4]] == [0, 0, 1, 1]
     assert [cell.model for cell in cells[:16]] == ["a.py:make"] * 8 + ["b.py:make"] * 8
-    assert {(cell.data, cell.model, cell.setting, cell.seed, cell.method) for cell in cells} == {
+    assert {(cell.data, cell.model, cell.scenario, cell.seed, cell.method) for cell in cells} == {
         (data, model, setting, seed, method)
         for data in ("embedded", "cifar10")
         for model in ("a.py:make", "b.py:make")
@@ -44,7 +45,7 @@ def test_words_and_yaml_give_the_same_cells(tmp_path):
         textwrap.dedent("""
         dataset: embedded
         methods: [tent, palm]
-        setting: recurring
+        scenario: recurring
         seeds: [0, 3]
         images: 40
         batch-size: 20
@@ -59,7 +60,7 @@ def test_words_and_yaml_give_the_same_cells(tmp_path):
     words = {
         "dataset": "embedded",
         "methods": "tent,palm",
-        "setting": "recurring",
+        "scenario": "recurring",
         "seeds": "0,3",
         "images": 40,
         "batch_size": 20,
@@ -132,7 +133,8 @@ def test_without_a_preset_a_method_takes_that_of_the_dataset_and_none_takes_the_
         ({"model": [{"modl": "x"}]}, "key of a model `modl`"),
         ({"model": [{"weights": "x"}]}, "expected a model's name"),
         ({"model": "a,b", "weights": "w"}, "`weights` belongs to one model, but there are 2"),
-        ({"setting": "continal"}, "unknown setting `continal`. Did you mean `continual`?"),
+        ({"setting": "continual"}, "`setting`, the kind of stream, is called `scenario` now: rename it"),
+        ({"scenario": "continal"}, "unknown scenario `continal`. Did you mean `continual`?"),
         ({"stream": {"passes": 2}}, "`passes` is an option of recurring, not of continual"),
         ({"stream": {"pases": 2}}, "unknown stream option `pases`"),
         ({"stream": ["passes"]}, "`stream`"),
@@ -170,7 +172,7 @@ def test_the_estimate_is_batches_times_the_cost_of_the_method_and_counts_forgett
     assert estimate(methods="source,tent,palm") == [6 * 1.0, 6 * 2.0, 6 * 8.0]
     # 20 clean images are two batches, under two statistics, after two domains; once where domains are mixed
     assert estimate(methods="source", clean=20) == [6 + 2 * 2 * 2]
-    assert estimate(methods="source", clean=20, setting="mixed") == [5 + 2 * 2]
+    assert estimate(methods="source", clean=20, scenario="mixed") == [5 + 2 * 2]
     assert passes_of("a method of one's own") == UNKNOWN
 
 

@@ -14,8 +14,8 @@ from tests.bench_kit import a_row, comparable
 from ctta.bench import store as store_module
 from ctta.bench.export import export
 from ctta.bench.owners import LEASE, birth
+from ctta.bench.results import read_run
 from ctta.bench.store import SCHEMA, Store, TakenOverError
-from ctta.bench.summary import summarise
 from ctta.errors import StoreError
 
 MANIFEST = {"method": "palm", "seed": 0}
@@ -247,6 +247,16 @@ def test_an_old_schema_is_read_as_it_is_and_brought_up_with_its_rows_when_writte
         assert store.db.execute("PRAGMA user_version").fetchone()[0] == len(SCHEMA)
 
 
+def test_a_store_of_0_1_is_read_with_the_scenario_under_its_name(path):
+    with Store(path) as store:
+        manifest = {"setting": {"name": "gradual"}, "cell": {"method": "palm", "setting": "gradual"}}
+        store.claim("k", "palm", manifest, 1)
+        assert store.cell("k").manifest == {
+            "scenario": {"name": "gradual"},
+            "cell": {"method": "palm", "scenario": "gradual"},
+        }
+
+
 def test_a_newer_schema_is_refused_with_what_to_do(path):
     Store(path).close()
     db = sqlite3.connect(path)
@@ -309,7 +319,7 @@ def use(path):
     """Read all there is, and go on with a cell."""
     with Store(path, read_only=True) as store:
         for record in store.cells():
-            summarise(store, record)
+            read_run(store, record)
             store.domains(record.key)
     with Store(path) as store:
         found = claim(store)
@@ -371,7 +381,7 @@ def test_a_finished_cell_without_rows_is_refused_in_words(path):
         claim(store)
         store.db.execute("UPDATE cells SET status = 'done'")
         with pytest.raises(StoreError, match="Cell k has no rows"):
-            summarise(store, store.cell("k"))
+            read_run(store, store.cell("k"))
 
 
 @pytest.mark.parametrize("owner", ["nobody", "a:b:c:d", "host:99999999999999999999:1:x"])

@@ -10,8 +10,9 @@ from tests.conftest import golden_net
 import ctta
 from ctta.bench.evaluation import BINS, BatchRow
 from ctta.bench.forgetting import Forgetting, with_source_statistics
+from ctta.bench.metrics import Visit, share_of, visits_of
+from ctta.bench.results import read_run
 from ctta.bench.store import Store
-from ctta.bench.summary import Visit, share_of, summarise, visits_of
 from ctta.data import to_batch
 from ctta.streams import CLEAN, embedded
 
@@ -33,7 +34,7 @@ def summed(tmp_path):
             store.claim("key", "label", {"settings": {}}, len(rows))
             store.append("key", rows, domains)
             store.finish("key")
-            return summarise(store, store.cell("key"))
+            return read_run(store, store.cell("key"))
 
     return summed
 

@@ -7,17 +7,18 @@ import pytest
 from rich.console import Console
 
 from ctta.bench import paper_tables as tables
-from ctta.bench.cell import Cell
-from ctta.bench.paper_tables import Entry
+from ctta.bench.metrics import Visit
 from ctta.bench.reading import CellRecord
-from ctta.bench.seeds import over_seeds, spread_of
-from ctta.bench.summary import Summary, Visit
-from ctta.bench.table import Column, Difference, Table, columns
+from ctta.bench.results import Result, Run, results_of, spread_of
+from ctta.bench.table import Column, Difference, Table, columns, marked
+from ctta.report.comparison import side_by_side
 
 
 def run(mean=20.0, **facts):
     """A finished cell in numbers, made by hand."""
-    manifest = {"settings": {"eta": facts.pop("eta", 1.0)}, "processes": facts.pop("processes", 1)}
+    cell = {"model": "m", "data": "d", "precision": facts.pop("precision", "full")}
+    manifest = {"method": "palm", "settings": {"eta": facts.pop("eta", 1.0)}, "seed": facts.pop("seed", 0)}
+    manifest |= {"processes": facts.pop("processes", 1), "cell": cell}
     record = CellRecord("key", "label", "done", manifest, 1, 1, None, 0.0, 1.0)
     values = {
         "record": record,
@@ -38,7 +39,7 @@ def run(mean=20.0, **facts):
         "skipped": 0,
         "clean_error": {"batch_last": 12.0, "batch_mean": 10.0, "source_last": 16.0, "source_mean": 14.0},
     }
-    return Summary(**(values | facts))
+    return Run(**(values | facts))
 
 
 def column(table, name):
@@ -107,9 +108,8 @@ def test_a_difference_is_written_with_its_sign_and_an_absent_number_as_a_dash():
 
 
 def test_the_best_is_judged_as_printed_and_is_none_where_all_are_equal():
-    rows = (("a", 1.0, 2.04, None, 3.0), ("b", 1.01, 2.0, 5.0, 4.0), ("c", 1.02, 3.0, float("nan"), 5.0))
-    heads = (Column("method"), *(Column(name, least=True) for name in "xyz"), Column("w"))
-    table = Table("t", "T", heads, rows)
+    x, y, z = marked([1.0, 1.01, 1.02]), marked([2.04, 2.0, 3.0]), marked([None, 5.0, float("nan")])
+    table = Table("t", "T", columns(("method", *"xyzw")), tuple(zip("abc", x, y, z, (3.0, 4.0, 5.0), strict=True)))
     assert [[best for _, best in row] for row in table.written()] == [
         [False, False, True, False, False],
         [False, False, True, False, False],
@@ -121,7 +121,8 @@ def test_the_best_is_judged_as_printed_and_is_none_where_all_are_equal():
 
 
 def test_the_best_of_numbers_above_a_thousand_is_the_least_number_not_the_first_word():
-    table = Table("t", "T", (Column("m"), Column("ms", 0, least=True)), (("a", 1040.0), ("b", 999.0)))
+    ms = marked([1040.0, 999.0], 0)
+    table = Table("t", "T", (Column("m"), Column("ms", 0)), tuple(zip("ab", ms, strict=True)))
     assert [row[1] for row in table.written()] == [("1,040", False), ("999", True)]
 
 
@@ -150,18 +151,17 @@ def test_over_seeds_is_mean_sample_deviation_and_worst():
 
 
 def test_seeds_in_another_precision_are_another_line_of_another_table():
-    found = [(Cell("palm", seed=s, precision=p), run(10.0 + s)) for p in ("full", "bf16") for s in (0, 2)]
-    full, half = over_seeds(found)
+    full, half = results_of(run(10.0 + s, seed=s, precision=p) for p in ("full", "bf16") for s in (0, 2))
     assert (full.seeds, half.seeds, full.mean) == ((0, 2), (0, 2), 11.0)
-    assert (full.precision, half.precision) == ("full", "bf16")
-    assert full.table != half.table
+    assert (full.first.precision, half.first.precision) == ("full", "bf16")
+    assert full.first.ground != half.first.ground
 
 
 def test_means_stand_beside_the_papers_with_the_difference():
     entries = [
-        Entry("cifar10-c", "PALM", (run(15.0),), {"mean": 15.5}),
-        Entry("cifar10-c", "LAW", (), {"mean": 17.2}),
-        Entry("cifar10-c", "Mine", (run(18.0),)),
+        Result("PALM", (run(15.0),), "cifar10-c", {"mean": 15.5}),
+        Result("LAW", (), "cifar10-c", {"mean": 17.2}),
+        Result("Mine", (run(18.0),), "cifar10-c"),
     ]
     table = tables.means("t", "T", entries)
     assert table.heads == ("dataset", "method", "ours", "paper", "difference")
@@ -173,12 +173,12 @@ def test_means_stand_beside_the_papers_with_the_difference():
 
 
 def test_without_any_published_number_there_are_no_columns_for_them():
-    table = tables.sweep("t", "T", [Entry("d", "T = 1", (run(18.0),))])
+    table = tables.sweep("t", "T", [Result("T = 1", (run(18.0),), "d")])
     assert table.heads == ("dataset", "method", "ours", "selected")
 
 
 def test_several_seeds_add_standard_deviation_and_worst():
-    table = tables.means("t", "T", [Entry("d", "PALM", (run(10.0), run(14.0))), Entry("d", "LAW", (run(20.0),))])
+    table = tables.means("t", "T", [Result("PALM", (run(10.0), run(14.0)), "d"), Result("LAW", (run(20.0),), "d")])
     assert column(table, "ours") == [12.0, 20.0]
     assert column(table, "std") == [pytest.approx(2.8284271), None]
     assert column(table, "worst") == [14.0, 20.0]
@@ -186,8 +186,8 @@ def test_several_seeds_add_standard_deviation_and_worst():
 
 def test_errors_per_corruption_come_in_three_lines_and_without_the_paper_in_one():
     entries = [
-        Entry("d", "PALM", (run(20.0), run(22.0)), {"fog": 12.0, "mean": 15.0}),
-        Entry("d", "Mine", (run(),)),
+        Result("PALM", (run(20.0), run(22.0)), "d", {"fog": 12.0, "mean": 15.0}),
+        Result("Mine", (run(),), "d"),
     ]
     table = tables.corruptions("t", "T", entries, ("fog", "contrast"))
     assert table.heads == ("method", "", "fog", "contrast", "mean")
@@ -200,7 +200,7 @@ def test_errors_per_corruption_come_in_three_lines_and_without_the_paper_in_one(
 
 
 def test_a_row_that_did_not_run_has_no_number_anywhere():
-    entry = Entry("d", "PALM", (), {"fog": 12.0, "mean": 15.0, "seconds": 1.0, "selected": 4.3})
+    entry = Result("PALM", (), "d", {"fog": 12.0, "mean": 15.0, "seconds": 1.0, "selected": 4.3})
     for table in (
         tables.means("t", "T", [entry]),
         tables.gradual("t", "T", [entry]),
@@ -218,7 +218,7 @@ def test_a_row_that_did_not_run_has_no_number_anywhere():
 
 
 def test_a_gradual_table_has_both_weightings_and_every_severity():
-    table = tables.gradual("t", "T", [Entry("d", "PALM", (run(10.0),), {"mean": 9.5}), Entry("d", "LAW")])
+    table = tables.gradual("t", "T", [Result("PALM", (run(10.0),), "d", {"mean": 9.5}), Result("LAW", (), "d")])
     assert table.heads[5:] == ("equal severities", "severity 4", "severity 5")
     assert table.rows[0][2:] == (10.0, 9.5, 0.5, 11.0, 10.0, 12.0)
     assert table.rows[1][2:] == ("not run", None, None, None, None, None)
@@ -229,10 +229,10 @@ def test_a_recurring_table_has_every_pass():
         Visit(domain, 100, wrong)
         for domain, wrong in zip(["fog-5", "contrast-5"] * 3, (20, 30, 10, 20, 4, 6), strict=True)
     )
-    table = tables.recurring("t", "T", [Entry("d", "PALM", (run(15.0, visits=visits),)), Entry("d", "LAW")])
+    table = tables.recurring("t", "T", [Result("PALM", (run(15.0, visits=visits),), "d"), Result("LAW", (), "d")])
     assert table.heads == ("dataset", "method", "ours", "pass 1", "pass 2", "pass 3")
     assert table.rows == (("d", "PALM", 15.0, 25.0, 15.0, 5.0), ("d", "LAW", "not run", None, None, None))
-    assert tables.recurring("t", "T", [Entry("d", "LAW")]).heads == ("dataset", "method", "ours")
+    assert tables.recurring("t", "T", [Result("LAW", (), "d")]).heads == ("dataset", "method", "ours")
 
 
 def test_a_recurring_table_has_the_passes_of_the_run_that_has_most():
@@ -240,7 +240,7 @@ def test_a_recurring_table_has_the_passes_of_the_run_that_has_most():
         run(15.0, visits=tuple(Visit(domain, 10, 1) for domain in ["fog-5", "snow-5"] * passes))
         for passes in (3, 2)
     )
-    table = tables.recurring("t", "T", [Entry("d", "PALM", (long,)), Entry("d", "LAW", (short,))])
+    table = tables.recurring("t", "T", [Result("PALM", (long,), "d"), Result("LAW", (short,), "d")])
     assert table.heads[3:] == ("pass 1", "pass 2", "pass 3")
     assert table.rows[1][3:5] == (10.0, 10.0)
 
@@ -250,18 +250,18 @@ def test_forgetting_is_shown_as_accuracy_and_its_worst_seed_is_the_lowest():
         run(),
         run(clean_error={"batch_last": 22.0, "batch_mean": 20.0, "source_last": 26.0, "source_mean": 24.0}),
     )
-    table = tables.forgetting("t", "T", [Entry("d", "PALM", runs, {"clean_accuracy": 86.0})])
+    table = tables.forgetting("t", "T", [Result("PALM", runs, "d", {"clean_accuracy": 86.0})])
     assert (column(table, "ours"), column(table, "worst"), column(table, "difference")) == ([85.0], [80.0], [-1.0])
     assert column(table, "after the last task") == [83.0]
     assert column(table, "source statistics") == [81.0]
 
 
 def test_cost_is_compared_in_units_of_the_reference():
-    palm = Entry("d", "PALM", (run(),), {"seconds": 0.8})
-    sft = Entry(
-        "d", "SFT", (run(seconds={"median": 0.1, "p95": 0.2, "p99": 0.3}, memory=None),), {"seconds": 0.45}
+    palm = Result("PALM", (run(),), "d", {"seconds": 0.8})
+    sft = Result(
+        "SFT", (run(seconds={"median": 0.1, "p95": 0.2, "p99": 0.3}, memory=None),), "d", {"seconds": 0.45}
     )
-    table = tables.cost("t", "T", [sft, palm, Entry("d", "BN-1", (run(passes=1.0),))], "PALM")
+    table = tables.cost("t", "T", [sft, palm, Result("BN-1", (run(passes=1.0),), "d")], "PALM")
     assert column(table, "time / PALM's") == [pytest.approx(0.25), 1.0, 1.0]
     assert column(table, "paper time / PALM's") == [pytest.approx(0.5625), 1.0, None]
     assert column(table, "difference") == [pytest.approx(-0.3125), 0.0, None]
@@ -270,7 +270,7 @@ def test_cost_is_compared_in_units_of_the_reference():
 
 
 def test_cost_says_so_where_cells_were_timed_side_by_side():
-    alone, shared = Entry("d", "PALM", (run(),)), Entry("d", "LAW", (run(), run(processes=2)))
+    alone, shared = Result("PALM", (run(),), "d"), Result("LAW", (run(), run(processes=2)), "d")
     assert tables.cost("t", "T", [alone], notes=["a note"]).notes == ("a note",)
     first, *others = tables.cost("t", "T", [alone, shared], notes=["a note"]).notes
     assert "up to 2 cells ran at once" in first
@@ -279,7 +279,7 @@ def test_cost_says_so_where_cells_were_timed_side_by_side():
 
 
 def test_importance_shows_the_chosen_domains_or_all_where_none_of_them_was_met():
-    entry = Entry("d", "PALM", (run(), run(importance={"fog-5": {"block1": 0.7, "block2": 0.1}})))
+    entry = Result("PALM", (run(), run(importance={"fog-5": {"block1": 0.7, "block2": 0.1}})), "d")
     table = tables.importance("t", "T", entry, ("fog",))
     assert table.heads == ("block", "fog-5")
     assert table.rows == (("block1", pytest.approx(0.6)), ("block2", pytest.approx(0.1)))
@@ -291,14 +291,32 @@ def test_importance_shows_the_chosen_domains_or_all_where_none_of_them_was_met()
     [((1.0, 2.0, 2.0), "never falls"), ((1.0, 3.0, 2.0), "falls where it should not"), ((1.0,), "too few")],
 )
 def test_the_selected_share_is_checked_to_grow_with_the_temperature(shares, words):
-    entries = [Entry("d", f"T = {k}", (run(selected=share),)) for k, share in enumerate(shares)]
+    entries = [Result(f"T = {k}", (run(selected=share),), "d") for k, share in enumerate(shares)]
     assert words in tables.sweep("t", "T", entries, nondecreasing="selected").notes[-1]
 
 
 def test_the_check_is_per_dataset_names_the_fall_and_is_off_for_an_automatic_eta():
-    entries = [Entry("a", "T = 1", (run(selected=9.0),)), Entry("b", "T = 1", (run(selected=1.0),))]
+    entries = [Result("T = 1", (run(selected=9.0),), "a"), Result("T = 1", (run(selected=1.0),), "b")]
     assert "too few" in tables.nondecreasing_note(entries)
-    entries.append(Entry("a", "T = 9", (run(selected=7.5),)))
+    entries.append(Result("T = 9", (run(selected=7.5),), "a"))
     assert "a: from T = 1 (9.00 %) to T = 9 (7.50 %)" in tables.nondecreasing_note(entries)
-    auto = [Entry("a", "T = 1", (run(selected=9.0, eta="auto"),)), Entry("a", "T = 9", (run(selected=7.5),))]
+    auto = [Result("T = 1", (run(selected=9.0, eta="auto"),), "a"), Result("T = 9", (run(selected=7.5),), "a")]
     assert "found anew" in tables.nondecreasing_note(auto)
+
+
+def test_methods_side_by_side_have_a_row_a_domain_the_mean_and_the_cost():
+    palm, law = Result("PALM", (run(10.0, seed=0), run(14.0, seed=1))), Result("LAW", (run(20.0),))
+    table = side_by_side([palm, law], "T")
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert table.heads == ("error (%)", "PALM", "LAW")
+    assert rows["fog-5"] == (7.0, 15.0)
+    assert rows["mean"] == (12.0, 20.0)
+    assert rows["seeds"] == (2, 1)
+    assert rows["standard deviation"] == (pytest.approx(2.8284271), None)
+    assert rows["worst seed"] == (14.0, 20.0)
+    assert rows["time per batch (forward passes)"] == (8.0, 8.0)
+    assert rows["parameters adapted (%)"] == (4.0, 4.0)
+    assert "steps undone" not in rows
+    assert [best for _, best in table.written()[0]] == [False, True, False]
+    alone = side_by_side([Result("LAW", (run(skipped=3),))], "T")
+    assert [row for row in alone.rows if row[0] in ("seeds", "steps undone")] == [("steps undone", 3)]

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from rich.console import Console
 from tests.bench_kit import MODEL, a_row, read, write_model
 
-from ctta.bench.engines import Event
 from ctta.bench.evaluation import BatchRow
 from ctta.bench.export import NESTED, export
 from ctta.bench.plan import from_words, tasks
 from ctta.bench.store import Store
+from ctta.bench.workers import Event
 from ctta.cli import cli
 from ctta.cli.sweep import Sweep
 from ctta.errors import DataError, SettingError, StoreError
@@ -108,7 +108,7 @@ def test_a_failing_cell_ends_in_exit_code_1_and_the_others_are_in_the_table(word
     [
         ["--methods", "plam"],
         ["--seeds", "x"],
-        ["--setting", "continal"],
+        ["--scenario", "continal"],
         ["missing.yaml"],
         ["--methods", "source", "--export", "rows.xls"],
     ],
@@ -281,7 +281,7 @@ def test_jsonl_carries_every_row_and_what_it_takes_to_trace_it(filled, tmp_path)
         for record in store.cells():
             own = [line for line in lines if line["key"] == record.key]
             assert [back(line) for line in own] == store.batches(record.key)
-            for name in ("weights", "stream", "code", "settings", "seed", "method"):
+            for name in ("weights", "stream", "ctta", "settings", "seed", "method"):
                 assert {json.dumps(line[name]) for line in own} == {json.dumps(record.manifest[name])}
     assert len(lines) == 8
 
@@ -328,8 +328,8 @@ def test_an_export_of_a_grid_holds_its_cells_alone(words, filled, tmp_path):
 
 def test_numbers_that_are_not_finite_are_null_in_json(tmp_path):
     with Store(tmp_path / "b.db") as store:
-        manifest = dict.fromkeys(("method", "seed", "settings", "weights", "stream", "code"), 0)
-        cell = {"model": "m", "data": "d", "setting": "continual"}
+        manifest = dict.fromkeys(("method", "seed", "settings", "weights", "stream", "ctta"), 0)
+        cell = {"model": "m", "data": "d", "scenario": "continual"}
         store.claim("k", "palm", {**manifest, "settings": {}, "cell": cell}, 1)
         row = a_row(0).to_dict() | {"nll": float("nan"), "losses": {"entropy": float("inf")}}
         store.append("k", [BatchRow.from_dict(row)])

@@ -6,8 +6,9 @@ import sqlite3
 import pytest
 from click.testing import CliRunner
 
-from ctta.bench.experiments import Need, Options, Work, plan, preset_for
+from ctta.bench.experiments import Options, plan, preset_for
 from ctta.bench.published import BEYOND, NAMES, experiment
+from ctta.bench.reproduction import Work
 from ctta.bench.resolve import source_from
 from ctta.bench.store import Store
 from ctta.cli import cli
@@ -65,11 +66,8 @@ def count(path, table):
 def test_without_weights_and_images_every_cell_says_what_it_needs_and_how_to_get_it(empty):
     for item in plan(experiment("gtta"), Options()):
         model = experiment("gtta").datasets[item.paper].model
-        assert item.needs[0].command == f"ctta data get {model}"
-        assert item.needs[1].command == f"ctta data get {item.paper}"
-    first = plan(experiment("table1"), Options())[0].needs[0]
-    assert str(first) == "needs WRN-28-10 weights, get them with: ctta data get wrn-28-10"
-    assert first == Need("WRN-28-10 weights", "ctta data get wrn-28-10")
+        assert list(item.needs.values()) == [f"ctta data get {model}", f"ctta data get {item.paper}"]
+    assert plan(experiment("table1"), Options())[0].needs["WRN-28-10 weights"] == "ctta data get wrn-28-10"
 
 
 def test_weights_in_the_data_folder_are_used(empty):
@@ -79,13 +77,11 @@ def test_weights_in_the_data_folder_are_used(empty):
     path.write_bytes(b"weights")
     item = plan(experiment("table2"), Options())[0]
     assert (item.cell.model, item.cell.weights) == ("resnext-29", str(path))
-    assert [need.command for need in item.needs] == ["ctta data get cifar100-c"]
+    assert list(item.needs.values()) == ["ctta data get cifar100-c"]
 
 
 def test_forgetting_needs_the_clean_images_too(empty):
-    needs = {
-        item.paper: [need.command for need in item.needs] for item in plan(experiment("forgetting"), Options())
-    }
+    needs = {item.paper: list(item.needs.values()) for item in plan(experiment("forgetting"), Options())}
     assert needs["cifar10-c"][-1] == "ctta data get cifar10"
     assert needs["cifar100-c"][-1] == "ctta data get cifar100"
     with pytest.raises(DataError, match="ctta data get cifar10"):
@@ -95,9 +91,7 @@ def test_forgetting_needs_the_clean_images_too(empty):
 
 
 def test_cells_carry_the_papers_protocol(empty):
-    cells = {
-        item.paper: item.cell for item in plan(experiment("optimizers"), Options()) if item.line.row == "LARS"
-    }
+    cells = {item.paper: item.cell for item in plan(experiment("optimizers"), Options()) if item.row.row == "LARS"}
     assert {name: (c.batch_size, c.preset, c.data) for name, c in cells.items()} == {
         "cifar10-c": (200, "cifar10-c", "cifar10-c"),
         "cifar100-c": (200, "cifar100-c", "cifar100-c"),
@@ -105,15 +99,15 @@ def test_cells_carry_the_papers_protocol(empty):
     }
     assert cells["cifar10-c"].settings["lr_scheme"] == "lars"
     assert all(c.severity == 5 and c.images is None and c.seed == 0 for c in cells.values())
-    assert {item.cell.setting for item in plan(experiment("gtta"), Options())} == {"gradual"}
-    assert {item.cell.setting for item in plan(experiment("mixed"), Options())} == {"mixed"}
+    assert {item.cell.scenario for item in plan(experiment("gtta"), Options())} == {"gradual"}
+    assert {item.cell.scenario for item in plan(experiment("mixed"), Options())} == {"mixed"}
     clean = {item.paper: item.cell.clean for item in plan(experiment("forgetting"), Options())}
     assert clean == {"cifar10-c": 10_000, "cifar100-c": 10_000, "imagenet-c": 5_000}
 
 
 def test_seeds_multiply_the_cells_and_a_slice_cuts_the_clean_images_too(empty):
     planned = plan(experiment("forgetting"), Options(dataset="embedded", images=50, seeds=(3, 4)))
-    assert [(item.line.label, item.cell.seed) for item in planned][:2] == [
+    assert [(item.row.label, item.cell.seed) for item in planned][:2] == [
         ("Source (batch statistics)", 3),
         ("Source (batch statistics)", 4),
     ]
@@ -124,24 +118,24 @@ def test_seeds_multiply_the_cells_and_a_slice_cuts_the_clean_images_too(empty):
 def test_either_word_brings_the_embedded_model_and_images_and_needs_nothing(options, empty):
     for name in NAMES:
         planned = plan(experiment(name), options)
-        assert {(item.cell.model, item.cell.data, item.shown) for item in planned} == {
+        assert {(item.cell.model, item.cell.data, item.dataset) for item in planned} == {
             ("embedded:", "embedded", "embedded")
         }
         assert not any(item.needs for item in planned)
-        assert all(item.cell.preset == preset_for(item.line.method, "embedded") for item in planned)
+        assert all(item.cell.preset == preset_for(item.row.method, "embedded") for item in planned)
         assert {item.cell.batch_size for item in planned} == {200}
 
 
 def test_the_embedded_model_keeps_its_preset_on_the_whole_of_cifar10_c(empty):
     planned = plan(experiment("table1"), Options(dataset="cifar10-c", model="embedded:"))
     assert {(item.cell.model, item.cell.data) for item in planned} == {("embedded:", "cifar10-c")}
-    assert {item.line.method: item.cell.preset for item in planned}["palm"] == "embedded"
+    assert {item.row.method: item.cell.preset for item in planned}["palm"] == "embedded"
     assert plan(experiment("adapted"), Options(dataset="cifar10-c"))[0].cell.preset == "cifar10-c"
 
 
 def test_a_preset_holds_for_the_methods_that_have_it_and_is_refused_where_none_has(empty):
     options = Options(dataset="embedded", preset="palm-repo-cifar10-c")
-    presets = {item.line.method: item.cell.preset for item in plan(experiment("table1"), options)}
+    presets = {item.row.method: item.cell.preset for item in plan(experiment("table1"), options)}
     assert presets["tent"] == "palm-repo-cifar10-c"
     assert presets["palm"] == "embedded"
     assert options.tag == "embedded.palm-repo-cifar10-c"
@@ -176,7 +170,7 @@ def test_cells_that_experiments_share_are_one_task_and_end_all_of_them(stand_in,
 
 def test_some_rows_can_be_chosen_by_their_labels_and_unknown_ones_are_refused(empty):
     options = Options(dataset="embedded", only=("PALM", "Source"))
-    assert [item.line.label for item in plan(experiment("table1"), options)] == ["Source", "PALM"]
+    assert [item.row.label for item in plan(experiment("table1"), options)] == ["Source", "PALM"]
     assert options.tag == "embedded.PALM-Source"
     with pytest.raises(SettingError, match="table1 has no row Plam: its rows are Source, BN-1"):
         plan(experiment("table1"), Options(dataset="embedded", only=("Plam",)))
@@ -343,9 +337,7 @@ def test_all_runs_from_end_to_end_without_a_person(stand_in, tmp_path):
 
 def test_tables_are_printed_and_saved_when_their_experiment_is_complete(stand_in, tmp_path, monkeypatch):
     shown = []
-    monkeypatch.setattr(
-        "ctta.bench.paper_tables.Table.show", lambda table, _: shown.append((table.name, finished()))
-    )
+    monkeypatch.setattr("ctta.bench.table.Table.show", lambda table, _: shown.append((table.name, finished())))
 
     def finished():
         db = sqlite3.connect(tmp_path / "r.sqlite")

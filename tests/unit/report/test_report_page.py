@@ -20,16 +20,17 @@ from tests.synthetic import CORRUPTIONS, METHODS, add_cell, full_store
 
 import ctta
 from ctta.bench.cell import Cell
-from ctta.bench.runner import run_cell
+from ctta.bench.metrics import thin
+from ctta.bench.runner import run
 from ctta.bench.store import Store
 from ctta.cli import cli, main
 from ctta.errors import DataError, StoreError
 from ctta.report import axes, layout, pdf
-from ctta.report.collect import collect, thin
+from ctta.report.collect import collect
+from ctta.report.comparison import tables_of
 from ctta.report.figures import figures_of, styles_of
 from ctta.report.marks import Line
 from ctta.report.page import render, verdict
-from ctta.report.tables import tables_of
 from ctta.report.write import write_figures, write_page, write_tables
 
 OLDEST = ["source", "bn1", "tent", "adacontrast", "cotta", "ecotta", "sft", "dss", "law", "palm"]
@@ -267,7 +268,7 @@ def test_variants_make_room_where_figures_could_not_hold_them_all(store):
 def test_the_order_on_the_page_does_not_depend_on_which_cell_was_begun_first(store):
     for setting in ("mixed", "gradual", "continual"):
         for method in ("palm", "cotta", "source"):
-            add_cell(store, method, setting=setting)
+            add_cell(store, method, scenario=setting)
     boards = collect(store)
     assert [board.facts["stream"] for board in boards] == ["continual", "gradual", "mixed"]
     assert all([entry.method for entry in board.entries] == ["source", "cotta", "palm"] for board in boards)
@@ -357,11 +358,11 @@ def test_importance_bars_are_the_means_over_batches_and_seeds(store):
 
 def test_a_cell_run_again_by_newer_code_replaces_the_old_one(store):
     add_cell(store, "palm", shift=20)
-    add_cell(store, "palm", code="0.2.0+ffff")
+    add_cell(store, "palm", ctta="0.2.0")
     (board,) = collect(store)
     (entry,) = board.entries
-    assert [run.record.manifest["code"] for run in entry.runs] == ["0.2.0+ffff"]
-    assert board.facts["code"] == "0.2.0+ffff"
+    assert [run.version for run in entry.runs] == ["0.2.0, numbers 1"]
+    assert board.facts["ctta"] == "0.2.0, numbers 1"
 
 
 def test_what_was_measured_on_clean_images_is_kept_by_the_same_code(store):
@@ -375,7 +376,7 @@ def test_what_was_measured_on_clean_images_is_kept_by_the_same_code(store):
 def test_different_models_and_streams_are_never_compared(store, tmp_path):
     add_cell(store, "palm")
     add_cell(store, "palm", weights="other")
-    add_cell(store, "palm", setting="recurring")
+    add_cell(store, "palm", scenario="recurring")
     assert len(collect(store)) == 3
     page = render(store)
     assert page.count('<section id="board-') == 3
@@ -387,7 +388,7 @@ def test_different_models_and_streams_are_never_compared(store, tmp_path):
 def test_a_gradual_stream_is_averaged_in_three_ways_and_drawn_by_corruption(store):
     levels = [f"{name}-{level}" for name in ("fog", "snow") for level in (1, 2, 3, 4, 5, 4, 3, 2, 1)]
     for method in ("source", "palm"):
-        add_cell(store, method, domains=levels, setting="gradual", batches=1)
+        add_cell(store, method, domains=levels, scenario="gradual", batches=1)
     (board,) = collect(store)
     table = tables_of(board)[0]
     assert [head for head in table.heads if "severit" in head] == [
@@ -403,7 +404,7 @@ def test_a_gradual_stream_is_averaged_in_three_ways_and_drawn_by_corruption(stor
 
 
 def test_a_mixed_stream_is_reported(store):
-    add_cell(store, "palm", setting="mixed", domains=("mixed",), batches=6)
+    add_cell(store, "palm", scenario="mixed", domains=("mixed",), batches=6)
     key = store.cells()[0].key
     rows = [
         dataclasses.replace(row, counts={"fog-5": [100, 20], "snow-5": [100, 30]}) for row in store.batches(key)
@@ -442,7 +443,7 @@ def test_real_rows_make_a_page(store, tmp_path):
             corruptions=("fog", "snow"),
             clean=5 if method == "palm" else 0,
         )
-        run_cell(cell, store)
+        run([cell], store)
     page = render(store)
     parsed(page)
     assert "a slice: 10 images per domain" in page

@@ -1,4 +1,4 @@
-"""Streams: the official orders, every setting, and batches that can be made alone."""
+"""Streams: the official orders, every scenario, and batches that can be made alone."""
 
 from collections import Counter
 
@@ -35,9 +35,9 @@ def seen(batch):
     return [(i, CORRUPTIONS[v // 16], v % 16) for i, v in pixels]
 
 
-def plan(setting="continual", count=50, **options):
+def plan(scenario="continual", count=50, **options):
     options.setdefault("batch_size", 20)
-    return streams.make(setting, Numbers(count), corruptions=CORRUPTIONS, **options)
+    return streams.make(scenario, Numbers(count), corruptions=CORRUPTIONS, **options)
 
 
 def test_the_official_shuffle_is_the_published_permutation():
@@ -137,8 +137,8 @@ def test_asking_for_more_images_than_there_are_gives_correlated_labels_in_the_sa
 
 def test_part_of_a_domain_keeps_all_classes_even_when_labels_are_sorted():
     for options in ({}, {"kind": "sorted"}, {"kind": "dirichlet"}):
-        setting = "correlated" if options else "continual"
-        stream = plan(setting, count=500, images=100, **options)
+        scenario = "correlated" if options else "continual"
+        stream = plan(scenario, count=500, images=100, **options)
         labels = torch.cat([b.labels for b in stream if b.domain == "fog-5"])
         assert len(labels) == 100
         assert set(labels.tolist()) == set(range(5))
@@ -149,13 +149,13 @@ def test_single_sample_gives_one_image_at_a_time():
     assert [len(b.labels) for b in stream] == [1] * 21
 
 
-@pytest.mark.parametrize("setting", streams.SETTINGS)
-def test_a_stream_resumed_at_any_batch_equals_the_uninterrupted_one(setting):
-    stream = plan(setting, images=30)
+@pytest.mark.parametrize("scenario", streams.SCENARIOS)
+def test_a_stream_resumed_at_any_batch_equals_the_uninterrupted_one(scenario):
+    stream = plan(scenario, images=30)
     whole = list(stream)
     assert len(whole) == len(stream)
     for k in {0, 1, len(stream) // 2, len(stream) - 1, len(stream)}:
-        rest = list(plan(setting, images=30).resume(k))
+        rest = list(plan(scenario, images=30).resume(k))
         assert [b.index for b in rest] == list(range(k, len(stream)))
         for ours, theirs in zip(rest, whole[k:], strict=True):
             assert torch.equal(ours.images, theirs.images)
@@ -177,9 +177,9 @@ def test_the_hash_is_the_same_for_the_same_stream_and_differs_for_any_other():
         plan(order=Order(seed=2)).hash,
         streams.continual(other, corruptions=CORRUPTIONS, batch_size=20).hash,
         streams.continual(Numbers(), corruptions=CORRUPTIONS[:2], batch_size=20).hash,
-        *(plan(setting).hash for setting in streams.SETTINGS if setting != "continual"),
+        *(plan(scenario).hash for scenario in streams.SCENARIOS if scenario != "continual"),
     }
-    assert len(hashes) == 8 + len(streams.SETTINGS) - 1
+    assert len(hashes) == 8 + len(streams.SCENARIOS) - 1
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_the_hash_is_the_same_for_the_same_stream_and_differs_for_any_other():
     [
         ({"batch_size": 0}, "at least one image"),
         ({"images": 0}, "at least one image"),
-        ({"setting": "continuous"}, "Did you mean `continual`"),
-        ({"setting": "recurring", "passes": 0}, "Expected `passes`"),
-        ({"setting": "correlated", "concentration": 0}, "Expected `concentration`"),
+        ({"scenario": "continuous"}, "Did you mean `continual`"),
+        ({"scenario": "recurring", "passes": 0}, "Expected `passes`"),
+        ({"scenario": "correlated", "concentration": 0}, "Expected `concentration`"),
     ],
 )
 def test_impossible_streams_are_refused(options, words):

@@ -1,0 +1,189 @@
+"""Numbers that follow from the rows of one cell: pure functions, errors and shares in %."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ctta.bench.evaluation import BINS, BatchRow
+
+POINTS = 240
+"""Most points kept of a curve over the stream; more would not be seen."""
+CLEAN = {"batch": "clean_error", "source": "clean_error_source_statistics"}
+"""Clean errors measured after a domain, by the statistics they were measured with."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One stay in a domain (gradual and recurring streams come back to a domain): samples and wrong ones."""
+
+    domain: str
+    samples: int
+    wrong: int
+
+    @property
+    def error(self) -> float:
+        """Error in %."""
+        return 100 * self.wrong / self.samples
+
+
+def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
+    """Stays in a domain: runs of batches of one domain; mixed batches count for each of their domains once."""
+    if any(len(row.counts) > 1 for row in rows):
+        totals = sum_counts(rows)
+        return tuple(Visit(domain, *totals[domain]) for domain in sorted(totals))
+    visits: list[Visit] = []
+    for row in rows:
+        before = Visit(row.domain, 0, 0)
+        if visits and visits[-1].domain == row.domain:
+            before = visits.pop()
+        visits.append(Visit(row.domain, before.samples + row.samples, before.wrong + row.wrong))
+    return tuple(visits)
+
+
+def errors_of(visits: Sequence[Visit]) -> dict[str, float]:
+    """Error of every domain, all its visits together, in the order they came."""
+    pooled: dict[str, list[int]] = {}
+    for visit in visits:
+        total = pooled.setdefault(visit.domain, [0, 0])
+        total[0] += visit.samples
+        total[1] += visit.wrong
+    return {domain: 100 * wrong / count for domain, (count, wrong) in pooled.items()}
+
+
+def severity_means(errors: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Mean of (domain, error) at every severity, the lowest first.
+
+    >>> severity_means([("fog-4", 10.0), ("fog-5", 40.0), ("fog-4", 20.0)])
+    {'4': 15.0, '5': 40.0}
+    """
+    levels: dict[str, list[float]] = {}
+    for domain, error in errors:
+        levels.setdefault(domain.rpartition("-")[2], []).append(error)
+    return {level: statistics.fmean(levels[level]) for level in sorted(levels)}
+
+
+def corruption_of(domain: str) -> str:
+    """Name of a domain without its severity, where it has one.
+
+    >>> corruption_of("glass_blur-5"), corruption_of("mixed")
+    ('glass_blur', 'mixed')
+    """
+    name, _, severity = domain.rpartition("-")
+    return name if severity.isdigit() else domain
+
+
+def expected_calibration_error(bins: Sequence[Sequence[float]]) -> float:
+    """Expected calibration error, 0 to 1, from bins of (samples, sum of confidences, correct ones).
+
+    Whether a prediction made with 80 % confidence is right in 80 % of the cases.
+
+    >>> expected_calibration_error([[0, 0.0, 0], [10, 8.0, 6], [10, 9.5, 9]])
+    0.125
+    """
+    samples = sum(count for count, _, _ in bins)
+    return sum(abs(confidence - correct) for _, confidence, correct in bins) / samples if samples else 0.0
+
+
+def per_image(rows: Sequence[BatchRow], name: Literal["nll", "brier", "confidence"]) -> float:
+    """Mean over images of a number that rows have as a mean over their batch."""
+    return float(sum(getattr(row, name) * row.samples for row in rows) / sum(row.samples for row in rows))
+
+
+def share_of(rows: Sequence[BatchRow], name: Literal["selected", "moved"]) -> float:
+    """Share in %: mean over the batches of a domain, then over domains. Methods that select nothing move all."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row.domain, []).append(row.shares.get(name, row.shares.get("moved", 0.0)))
+    return 100 * statistics.fmean(statistics.fmean(values) for values in groups.values())
+
+
+def importance_of(rows: Sequence[BatchRow]) -> dict[str, dict[str, float]]:
+    """Importance of every block in every domain: mean over batches."""
+    groups: dict[str, list[dict[str, float]]] = {}
+    for row in rows:
+        if row.importance:
+            groups.setdefault(row.domain, []).append(row.importance)
+    return {domain: means(found) for domain, found in groups.items()}
+
+
+def means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of every name over the mappings that have it."""
+    found: dict[str, list[float]] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            found.setdefault(name, []).append(value)
+    return {name: statistics.fmean(values) for name, values in found.items()}
+
+
+def sum_counts(rows: Sequence[BatchRow]) -> dict[str, list[int]]:
+    """Samples and wrong ones of every domain in all rows together."""
+    totals: dict[str, list[int]] = {}
+    for row in rows:
+        for domain, (samples, wrong) in row.counts.items():
+            total = totals.setdefault(domain, [0, 0])
+            total[0] += samples
+            total[1] += wrong
+    return totals
+
+
+def sum_bins(rows: Sequence[BatchRow]) -> list[list[float]]:
+    """Calibration bins of all rows that have them together: samples, sum of confidences, correct ones."""
+    kept = [row.bins for row in rows if row.bins]
+    return [[sum(bins[k][column] for bins in kept) for column in range(3)] for k in range(BINS)]
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Median, 95th and 99th percentile."""
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
+
+    return {"median": statistics.median(ordered), "p95": at(0.95), "p99": at(0.99)}
+
+
+def clean_errors(domains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Clean error after the last domain and mean over domains, under both statistics; empty if not measured."""
+    out: dict[str, float] = {}
+    for short, name in CLEAN.items():
+        values = [row[name] for row in domains if name in row]
+        if values:
+            out |= {f"{short}_last": values[-1], f"{short}_mean": statistics.fmean(values)}
+    return out
+
+
+# ---------------------------------------------------------------- curves over the stream
+
+
+def thin(count: int, most: int = POINTS) -> list[int]:
+    """Numbers of the points that are kept of a curve: evenly spread, the last always among them.
+
+    >>> thin(3), thin(10, most=4)
+    ([0, 1, 2], [1, 4, 6, 9])
+    """
+    if count <= most:
+        return list(range(count))
+    return [(k + 1) * count // most - 1 for k in range(most)]
+
+
+def curves(rows: Sequence[BatchRow]) -> dict[str, Any]:
+    """Curves of a run by the names of its fields: `batches`, `running`, `selecting`, `shifts`."""
+    keep, running, wrong, samples = thin(len(rows)), [], 0, 0
+    for row in rows:
+        wrong, samples = wrong + row.wrong, samples + row.samples
+        running.append(100 * wrong / samples)
+    shares = [100 * row.shares["selected"] for row in rows if "selected" in row.shares]
+    selecting: list[float] = []
+    if len(shares) == len(rows):
+        starts = [0, *(k + 1 for k in keep[:-1])]
+        selecting = [statistics.fmean(shares[a : b + 1]) for a, b in zip(starts, keep, strict=True)]
+    before: list[str | None] = [None, *(row.domain for row in rows)]
+    return {
+        "batches": tuple(k + 1 for k in keep),
+        "running": tuple(running[k] for k in keep),
+        "selecting": tuple(selecting),
+        "shifts": tuple((k, row.domain) for k, row in enumerate(rows) if row.domain != before[k]),
+    }
