@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ctta.report.drawing import COLOURS, fit, sheet, short_label, text_width, tip
 
@@ -62,7 +62,9 @@ def lines(
     figure = sheet(width)
     axes = _plot_area(figure)
     series = [replace(s, label=short_label(figure, s.label, 0.36 * width)) for s in series]
-    for border in borders:
+    if zero:
+        axes.update_datalim([(0, 0)], updatex=False)
+    for border in borders[:-1]:
         axes.axvline(border, color=COLOURS["grid"], linewidth=1, clip_on=False, zorder=0.5)
     for s in series:
         _line(axes, s)
@@ -70,9 +72,10 @@ def lines(
             _dots(axes, s, 3.4, [f"{s.label}: {up:.4g} at {across:.4g}" for across, up in s.points])
     if x:
         _ticks(axes, x, values=bool(x_name), upright=not x_name and len(x) > 4)
-    axes.margins(x=0.04 if x and not borders else 0, tight=False)
-    if zero:
-        axes.set_ylim(bottom=0)
+    if borders:
+        axes.set_xlim(borders[0], borders[-1])
+    else:
+        axes.margins(x=0.04, tight=False)
     axes.set(title=y, xlabel=x_name)
     fit(figure, max(height, len(series) * ROW), right=15 + max(text_width(figure, s.label) for s in series))
     _name_ends(axes, series)
@@ -102,13 +105,11 @@ def bars(series: Sequence[Series], width: float, *, names: Sequence[str], y: str
 def dot_rows(series: Sequence[Series], width: float, *, names: Sequence[str], x: str) -> Figure:
     """One row a name, one dot a series; the points are (value, number of the row)."""
     figure = sheet(width)
-    axes = _plot_area(figure)
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x")
+    axes = _plot_area(figure, "x")
     names = [short_label(figure, name, 0.4 * width) for name in names]
     for row in range(len(names)):
         here = [value for s in series for value, at in s.points if at == row]
-        axes.plot([min(here), max(here)], [row, row], color=COLOURS["grid"], linewidth=3)
+        axes.plot([min(here), max(here)], [row, row], color=COLOURS["grid"], linewidth=3, clip_on=False)
     drawn = []
     for s in series:
         tips = [f"{s.label}, {names[int(row)]}: {value:.1f}" for value, row in s.points]
@@ -142,30 +143,32 @@ def scatter(series: Sequence[Series], width: float, *, x: str, y: str) -> Figure
 
 def panels(series: Sequence[Series], width: float, *, notes: Sequence[str], x: str, y: str) -> Figure:
     """Small squares from 0 to 1 on both axes with the diagonal, one a series, with a note."""
-    columns = int(width // (150 if width > 500 else 115))
-    rows = math.ceil(len(series) / columns)
-    figure = sheet(width, rows * (width / columns + 20) + 18)
-    figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.12)
+    columns, left, gap = int(width // (150 if width > 500 else 115)), 40, 22
+    rows, side = math.ceil(len(series) / columns), (width - left) / columns - gap
+    height = rows * (side + 46) + 20
+    figure = sheet(width, height)
+    figure.subplots_adjust(left / width, 42 / height, 1 - gap / width, 1 - 24 / height, gap / side, 46 / side)
     for k, (s, note) in enumerate(zip(series, notes, strict=True)):
         axes = figure.add_subplot(rows, columns, k + 1, box_aspect=1, xlim=(0, 1), ylim=(0, 1))
         axes.set(xticks=[0, 1], yticks=[0, 1])
-        axes.grid(visible=False)
-        label = short_label(figure, s.label, width / columns - 30)
+        label = short_label(figure, s.label, side + gap - 16)
         axes.set_title(label, size=12, weight="bold", color=COLOURS["ink"], pad=6)
         axes.text(0.05, 0.9, note, size=11, color=COLOURS["soft"])
         axes.plot([0, 0, 1], [1, 0, 0], color=COLOURS["grid"], linewidth=1, clip_on=False)
-        axes.plot([0, 1], [0, 1], color=COLOURS["soft"], linewidth=0.8, linestyle="--")
+        axes.plot([0, 1], [0, 1], color=COLOURS["soft"], linewidth=0.8, linestyle="--", clip_on=False)
         solid = replace(s, style=Style(s.style.colour))
         _line(axes, solid)
         _dots(axes, solid, 2.2, [f"{sure:.2f} sure, {right:.2f} right" for sure, right in s.points])
-    figure.supxlabel(x, color=COLOURS["soft"])
-    figure.supylabel(y, color=COLOURS["soft"])
+    figure.supxlabel(x, x=(left + side / 2) / width, color=COLOURS["soft"])
+    figure.supylabel(y, x=10 / width, color=COLOURS["soft"])
     return figure
 
 
-def _plot_area(figure: Figure) -> Axes:
+def _plot_area(figure: Figure, grid: Literal["x", "y"] = "y") -> Axes:
+    """Axes with round ticks and lines across at one axis' own."""
     axes = figure.add_subplot()
     axes.locator_params(nbins=6, steps=[1, 2, 5, 10])
+    axes.grid(axis=grid, clip_on=False)
     return axes
 
 
@@ -175,7 +178,9 @@ def _line(axes: Axes, series: Series) -> None:
     look: dict[str, Any] = {"color": series.style.colour, "linestyle": "--" if series.style.dashed else "-"}
     axes.plot(across, up, linewidth=2.4 if series.strong else 1.6, clip_on=False, **look)
     if any(series.spread):
-        axes.errorbar(across, up, series.spread, fmt="none", ecolor=series.style.colour, elinewidth=1.2)
+        axes.errorbar(
+            across, up, series.spread, fmt="none", ecolor=series.style.colour, elinewidth=1.2, clip_on=False
+        )
 
 
 def _dots(axes: Axes, series: Series, radius: float, tips: Sequence[str]) -> Any:
@@ -190,7 +195,7 @@ def _dots(axes: Axes, series: Series, radius: float, tips: Sequence[str]) -> Any
 
 
 def _ticks(axes: Axes, ticks: Sequence[Tick], *, values: bool = False, upright: bool = False) -> None:
-    """Set the ticks of the x axis; values that span a factor of 8 make it logarithmic.
+    """Set the ticks of the x axis; values that span a factor of 20 make it logarithmic.
 
     A 0 among these stands at the low end, a little apart.
     """

@@ -81,7 +81,7 @@ def fit(figure: Figure, height: float, right: float = 0.0) -> None:
     for label in axes.get_xticklabels():
         box = label.get_window_extent()
         label.set_visible(box.x0 >= reached)
-        reached = box.x1 + 2 if box.x0 >= reached else reached
+        reached = max(reached, box.x1 + (0 if label.get_rotation() else 3)) if label.get_visible() else reached
 
 
 def text_width(figure: Figure, text: str) -> float:

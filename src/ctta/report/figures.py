@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ctta.bench.metrics import corruption_of
@@ -85,13 +86,13 @@ class View:
     def stream(self) -> dict[str, Any]:
         """Return the stream as x axis: divided where the corruption changes, with names where all have room."""
         run = self.entries[0].runs[0]
-        shifts = [(start, _words(corruption_of(domain))) for start, domain in run.shifts]
+        shifts = [(float(start), _words(corruption_of(domain))) for start, domain in run.shifts]
         starts = [shift for k, shift in enumerate(shifts) if not k or shift[1] != shifts[k - 1][1]]
         if not 1 < len(starts) <= 30:
-            return {"x": (), "x_name": "batches"}
-        ends = [*(start for start, _ in starts[1:]), run.batches[-1]]
-        middles = [((start + end) / 2, name) for (start, name), end in zip(starts, ends, strict=True)]
-        return {"x": middles, "borders": [start for start, _ in starts]}
+            return {"x": (), "x_name": "batches", "borders": (0.0, float(run.batches[-1]))}
+        borders = [*(start for start, _ in starts), float(run.batches[-1])]
+        middles = [sum(ends) / 2 for ends in pairwise(borders)]
+        return {"x": list(zip(middles, (name for _, name in starts), strict=True)), "borders": borders}
 
 
 def styles_of(boards: Sequence[Board]) -> dict[str, Style]:
@@ -179,13 +180,13 @@ def _without_far(view: View) -> tuple[View, str]:
 def error_over_stream(view: View) -> Chart:
     """A line a method: its error among all images so far, without the first few batches, which jump about."""
     near, above = _without_far(view)
-    first = 0.04 * near.entries[0].runs[0].batches[-1]
-    series = near.series(lambda entry: [point for point in _curve(entry, "running") if point[0] >= first])
+    first = len(near.entries[0].runs[0].batches) // 25
+    left_out = "; the first few batches are left out" if first else ""
+    series = near.series(lambda entry: _curve(entry, "running")[first:])
     return near.chart(
         "error-over-stream",
         "Error over the stream",
-        "Share of wrong predictions among all images up to a batch, mean over seeds; the first few batches are "
-        f"left out.{above}",
+        f"Share of wrong predictions among all images up to a batch, mean over seeds{left_out}.{above}",
         partial(lines, series, y="running error (%)", height=220, **near.stream()),
         full=True,
     )
