@@ -94,16 +94,21 @@ def text_width(figure: Figure, text: str) -> float:
 
 def short_label(figure: Figure, label: str, limit: float) -> str:
     """Return a label on one line, cut where it would be wider than it may be."""
-    cut = label = "".join(letter if letter.isprintable() else " " for letter in label)
+    cut = label = printable(label)
     while text_width(figure, cut) > limit and len(label) > 1:
         label = label[:-1].rstrip(" ,")
         cut = f"{label}…"
     return cut
 
 
+def printable(text: str) -> str:
+    """Return a text on one line, without letters that no SVG may hold."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def tip(artist: Any, texts: Sequence[str]) -> None:
     """Give the marks of an artist the texts that a page shows when the pointer rests on them."""
-    artist.set_gid(json.dumps(texts))
+    artist.set_gid(json.dumps([printable(text) for text in texts]))
 
 
 def inline(figure: Figure, name: str) -> str:
@@ -120,7 +125,7 @@ def standalone(figure: Figure, title: str, caption: str) -> bytes:
     root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": height}
     for name, text in {"style": f"text{{font-family:{FONT} !important}}", "desc": caption, "title": title}.items():
         root.insert(0, ElementTree.Element(name))
-        root[0].text = text
+        root[0].text = printable(text)
     return bytes(ElementTree.tostring(root, "utf-8", xml_declaration=True)) + b"\n"
 
 

@@ -1,9 +1,6 @@
 """The figures of a board, drawn with matplotlib. A figure whose data is not there is left out.
 
-board = collect(store)[0]
-figure = figure_of(board, "cost")
-figure.axes[0].set_ylim(0, 20)
-figure.savefig("cost.pdf")
+`figure_of(board, "cost")` is a figure to change and to save as one likes; a notebook shows it.
 """
 
 from __future__ import annotations
@@ -284,11 +281,14 @@ def _importance_in(view: View, domain: str) -> Chart:
     )
 
 
-def calibration(view: View) -> Chart:
+def calibration(view: View) -> Chart | None:
     """A square a method: confidence against accuracy."""
-    ranked = sorted(view.entries, key=lambda entry: entry.over_seeds("ece") or 0.0)
-    series = [view.one(entry, _reliability(entry)) for entry in ranked]
-    notes = [f"ECE {entry.over_seeds('ece'):.1f} %" for entry in ranked]
+    found = [(entry.over_seeds("ece") or 0.0, entry, _reliability(entry)) for entry in view.entries]
+    found = sorted((each for each in found if each[2]), key=lambda each: each[0])
+    if not found:
+        return None
+    series = [view.one(entry, points) for _, entry, points in found]
+    notes = [f"ECE {error:.1f} %" for error, _, _ in found]
     return view.chart(
         "calibration",
         "Calibration: how often predictions of a confidence are right",
