@@ -12,7 +12,7 @@ from ctta._core.precision import autocast_on
 from ctta.bench import cell as cell_module
 from ctta.bench import runner
 from ctta.bench.cell import Cell, identity, key_of, prepare
-from ctta.bench.forgetting import Forgetting
+from ctta.bench.evaluation import Forgetting
 from ctta.bench.runner import _Pending, adapter_of, rows_of, run, run_task
 from ctta.bench.store import Store
 from ctta.errors import CttaError, SettingError, StateError, StoreError

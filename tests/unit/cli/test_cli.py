@@ -36,7 +36,7 @@ def test_methods_lists_paper_year_needs_cost_and_confidence(monkeypatch):
     lines = {line.split()[0]: line for line in call("methods").splitlines() if line}
     for entry in ctta.list_methods():
         line = lines[entry.name]
-        for fact in (*entry.needs, entry.paper, entry.method.adapts, entry.cost, entry.confidence):
+        for fact in (*entry.needs, entry.paper, entry.method.adapts, f"{entry.cost:g}", entry.confidence):
             assert fact in line
     assert "8 (5 with lam=0)" in lines["palm"]
     assert "2025" in lines["palm"]
@@ -59,7 +59,7 @@ def test_methods_name_shows_settings_help_defaults_and_presets(name, monkeypatch
     for item in entry.settings:
         assert item.name in text
         assert str(item.default) in text
-    for fact in (entry.paper, f"Adapts: {entry.method.adapts}", f"batch: {entry.cost}", entry.confidence):
+    for fact in (entry.paper, f"Adapts: {entry.method.adapts}", f"batch: {entry.cost:g}", entry.confidence):
         assert fact in text
     assert "cifar100-c" in text
     assert ("No settings." in text) == (not entry.settings)
