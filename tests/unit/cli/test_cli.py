@@ -73,9 +73,9 @@ def test_an_unknown_method_ends_in_one_sentence_and_exit_code_1(capsys):
 
 
 def test_an_unknown_verb_is_a_usage_error():
-    result = CliRunner().invoke(cli, ["fly"])
+    result = CliRunner().invoke(cli, ["runn"])
     assert result.exit_code == 2
-    assert "No such command" in result.output
+    assert "There is no verb `runn`. Did you mean `run`?" in result.output
 
 
 def test_doctor_shows_versions_devices_threads_and_extras():

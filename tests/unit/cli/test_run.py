@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import ctta
 from ctta import streams
-from ctta.bench.resolve import methods_from, model_from, names_in, source_from
+from ctta.bench.resolve import model_from, names_in, source_from
 from ctta.cli import cli
 from ctta.data import Arrays
 
@@ -117,13 +117,8 @@ def test_a_method_that_fails_ends_in_exit_code_1_and_the_others_are_in_the_table
         (lambda p: model_from(f"{p / 'own_code.py'}:nothing", None), ctta.ModelError, "no function `nothing`"),
         (lambda p: model_from(f"{p / 'own_code.py'}:wrong", None), ctta.ModelError, "but got a int"),
         (lambda p: model_from(f"{p / 'none.py'}:make", None), ctta.DataError, "no Python file"),
-        (
-            lambda p: source_from("nowhere", None, 0),
-            ctta.DataError,
-            "a folder of images by class, but got 'nowhere'",
-        ),
-        (lambda p: methods_from("palm", None, ["tent.lr=1"]), ctta.SettingError, "METHOD.SETTING=VALUE"),
-        (lambda p: methods_from("palm", None, ["palm.lr"]), ctta.SettingError, "METHOD.SETTING=VALUE"),
+        (lambda p: source_from("photos/", None, 0), ctta.DataError, "There is no folder and no dataset `photos/`"),
+        (lambda p: source_from("cifar10c", None, 0), ctta.DataError, "Did you mean `cifar10-c`"),
     ],
 )
 def test_words_that_lead_nowhere_are_answered_with_what_would(call, error, words, tmp_path):
