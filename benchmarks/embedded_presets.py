@@ -1,7 +1,7 @@
 """Search the settings of a method for the embedded model, on the four extra corruptions only.
 
 The fifteen corruptions that are reported never take part: speckle noise, Gaussian blur, spatter and saturate at
-severity 5 do. Every combination of the given values is run on one stream, side by side; each result is added to
+severity 5 do. Every combination of the given values is run on one stream; each result is added to
 `benchmarks/embedded_presets.jsonl`, from which `--show` prints the table again. The presets `embedded` of the
 methods are the best rows of that file (ties and near-ties: the value nearest to the published one).
 
@@ -15,18 +15,18 @@ import argparse
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import ctta
 from ctta._cost.allocator import keep_freed_memory
-from ctta.bench.compare import compare, summarise
-from ctta.bench.resolve import read_value, source_from
+from ctta.bench.cell import Cell
+from ctta.bench.resolve import read_value
+from ctta.bench.results import error_in_pass, read_run
+from ctta.bench.runner import run
+from ctta.bench.store import Store
 from ctta.corruptions import EXTRA
-from ctta.models import load, weight_hash
 
 LOG = Path(__file__).with_suffix(".jsonl")
 
@@ -40,40 +40,39 @@ def combinations(given: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def search(
-    method: str, given: list[str], data: str, images: int, passes: int, autocast: bool
+    method: str, given: list[str], data: str, images: int, passes: int, precision: str, threads: int
 ) -> Iterator[dict[str, Any]]:
     """Run every combination over the stream; yields one result each."""
-    model = load("embedded:")
-    stream = ctta.streams.recurring(
-        source_from(data, None, 0), passes=passes, corruptions=sorted(EXTRA), images=images
+    where = Cell(
+        method,
+        data=data,
+        scenario="recurring",
+        stream={"passes": passes},
+        corruptions=tuple(sorted(EXTRA)),
+        images=images,
+        precision=precision,
+        threads=threads,
     )
-    settings = {json.dumps(values, sort_keys=True): values for values in combinations(given)}
-    methods = {label: {"method": method, **values} for label, values in settings.items()}
-    rows = []
-    context: AbstractContextManager[object] = torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext()
-    with context:
-        for row in compare(model, stream, methods):
-            rows.append(row)
-            print(f"batch {row.batch + 1} of {len(stream)}", end="\r", flush=True)
-    summary = summarise(rows)
-    length = len(rows) // passes
-    rounds = [rows[k * length : (k + 1) * length] for k in range(passes)]
-    for label, values in settings.items():
-        yield {
-            "method": method,
-            "settings": values,
-            "mean": round(summary.mean[label], 3),
-            "error": {domain: round(errors[label], 2) for domain, errors in summary.error.items()},
-            "by_pass": [round(summarise(part).mean[label], 2) for part in rounds],
-            "adapted": round(summary.adapted[label], 2),
-            "skipped": summary.skipped[label],
-            "data": data,
-            "images": images,
-            "passes": passes,
-            "autocast": autocast,
-            "weights": weight_hash(model)[:12],
-            "ctta": ctta.__version__,
-        }
+    with Store.temporary() as store:
+        for values in combinations(given):
+            cell = replace(where, settings=values)
+            (key,) = run([cell], store, watch=lambda _, row: print(f"batch {row.batch + 1}", end="\r", flush=True))
+            found = read_run(store, store.cell(key))
+            yield {
+                "method": method,
+                "settings": values,
+                "mean": round(found.mean, 3),
+                "error": {domain: round(error, 2) for domain, error in found.error.items()},
+                "by_pass": [round(error_in_pass(k)(found) or 0.0, 2) for k in range(passes)],
+                "adapted": round(found.selected, 2),
+                "skipped": found.skipped,
+                "data": data,
+                "images": images,
+                "passes": passes,
+                "autocast": precision == "bf16",
+                "weights": found.record.manifest["weights"][:12],
+                "ctta": ctta.__version__,
+            }
 
 
 def show(results: list[dict[str, Any]]) -> None:
@@ -104,9 +103,9 @@ def main() -> None:
     if arguments.show or not arguments.method:
         show([json.loads(line) for line in LOG.read_text().splitlines()])
         return
-    torch.set_num_threads(arguments.threads)
     keep_freed_memory()
-    where = (arguments.data, arguments.images, arguments.passes, arguments.autocast)
+    precision = "bf16" if arguments.autocast else "full"
+    where = (arguments.data, arguments.images, arguments.passes, precision, arguments.threads)
     found = list(search(arguments.method, arguments.given, *where))
     with LOG.open("a") as file:
         file.writelines(json.dumps(result) + "\n" for result in found)

@@ -72,8 +72,8 @@ def compare(cell: Cell, path: Path) -> tuple[float, float, int]:
         def watch(_: Cell, row: BatchRow) -> None:
             nonlocal mark, runner, bare, shown
             sweep(Event("row", task, row))
-            while shown < runner:  # as often as the live table is drawn
-                screen.print(sweep.render())
+            while shown < runner:  # as often as the bars are drawn
+                screen.print(sweep.bars)
                 shown += 1 / REFRESH
             now = process_time()
             runner += now - mark

@@ -34,7 +34,7 @@ def section(entry: MethodEntry) -> str:
         f"\n## {entry.name}\n",
         f"{entry.summary}\n",
         f"Paper: {entry.paper}{year}. Needs: {', '.join(sorted(entry.needs)) or 'any model'}. "
-        f"Adapts: {entry.method.adapts}. Cost: {entry.cost}. Confidence: {entry.confidence}.\n",
+        f"Adapts: {entry.method.adapts}. Cost: {entry.cost:g}. Confidence: {entry.confidence}.\n",
     ]
     if entry.settings:
         lines += ["| setting | default | accepts | help |", "|---|---|---|---|"]

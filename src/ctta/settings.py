@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from ctta.errors import SettingError
 
 T = TypeVar("T")
+Group = Literal["paper", "difference", "cost"]
 
 
 def setting(
@@ -37,15 +38,17 @@ def setting(
     below: float | None = None,
     aka: tuple[str, ...] = (),
     many: bool = False,
+    group: Group = "paper",
 ) -> Any:
     """Declare one setting: its default, one sentence of help, and its range.
 
     `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. `aka` are names people may try
     for it: they are not accepted, but answered with the right one. `many` is for a string that is a list of words
-    or whole numbers: a list is accepted too, and kept as one string with commas.
+    or whole numbers: a list is accepted too, and kept as one string with commas. `group` says where lists show it:
+    with the paper's own, with the differences between paper and code, or with what the method costs.
     """
     facts = {"help": help, "low": low, "high": high, "above": above, "below": below, "aka": aka, "many": many}
-    return dataclasses.field(default=default, metadata=facts)
+    return dataclasses.field(default=default, metadata={**facts, "group": group})
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Setting:
     below: float | None = None
     aka: tuple[str, ...] = ()
     many: bool = False
+    group: Group = "paper"
 
     @property
     def accepts(self) -> str:

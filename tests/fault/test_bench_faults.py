@@ -33,9 +33,8 @@ KILLS = int(os.environ.get("CTTA_KILLS", "6"))
 
 # processes are forked from a server that has imported torch once; each runs the real command line
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["ctta.cli.bench", "ctta.cli.reproduce", "ctta.cli.sweep", "ctta.bench.experiments", "ctta.bench.seeds"]
-)
+PRELOADED = "cli.bench cli.reproduce cli.sweep bench.reproduction bench.local bench.ray_engine report.comparison"
+FORKS.set_forkserver_preload([f"ctta.{name}" for name in PRELOADED.split()])
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +47,7 @@ def hears_ctrl_c():
 
 def bench(model, store, *more):
     words = f"bench --model {model} --images 30 --batch-size 5 --corruptions contrast,brightness --seeds 0-1"
-    words += f" --methods source,tent,palm --threads 1 --clean 10 --snapshots 0 --json --store {store}"
+    words += f" --methods source,palm --threads 1 --clean 10 --snapshots 0 --json --store {store}"
     return [*words.split(), *more]
 
 
@@ -91,13 +90,20 @@ def finished(path):
     return {}
 
 
-def test_killed_at_random_moments_and_started_again_the_rows_are_those_of_an_uninterrupted_run(tmp_path):
-    model, whole, store = write_model(tmp_path), tmp_path / "whole.db", tmp_path / "bench.db"
-    begin = time.monotonic()
-    assert finish(start(bench(model, whole, "--processes", "1"))) == 0
-    length = time.monotonic() - begin
-    expected = read(whole)
-    assert len(expected) == 6
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A model, and what an uninterrupted run of the grid comes to: its rows, and how long it takes."""
+    folder = tmp_path_factory.mktemp("whole")
+    model, begin = write_model(folder), time.monotonic()
+    assert finish(start(bench(model, folder / "whole.db", "--processes", "1"))) == 0
+    rows = read(folder / "whole.db")
+    assert len(rows) == 4
+    return model, rows, time.monotonic() - begin
+
+
+def test_killed_at_random_moments_and_started_again_the_rows_are_those_of_an_uninterrupted_run(tmp_path, whole):
+    model, expected, length = whole
+    store = tmp_path / "bench.db"
     draw, kills, before = random.Random(0), 0, {}
     while kills < KILLS:
         process = start(bench(model, store, "--processes", "1"))
@@ -121,9 +127,8 @@ def test_killed_at_random_moments_and_started_again_the_rows_are_those_of_an_uni
 
 
 @pytest.mark.slow
-def test_ctrl_c_and_a_killed_parent_leave_no_worker_and_no_cell_behind(tmp_path):
-    model, whole, store = write_model(tmp_path), tmp_path / "whole.db", tmp_path / "bench.db"
-    assert finish(start(bench(model, whole, "--processes", "1"))) == 0
+def test_ctrl_c_and_a_killed_parent_leave_no_worker_and_no_cell_behind(tmp_path, whole):
+    (model, expected, _), store = whole, tmp_path / "bench.db"
     command = bench(model, store, "--processes", "2")
 
     process = start(command)
@@ -141,7 +146,7 @@ def test_ctrl_c_and_a_killed_parent_leave_no_worker_and_no_cell_behind(tmp_path)
     until(lambda: not any(running(worker) for worker in workers))
 
     assert finish(start(command)) == 0
-    assert read(store) == read(whole)
+    assert read(store) == expected
 
 
 def owners(path):
@@ -158,8 +163,8 @@ def running(pid):
         return False
 
 
-def test_ctrl_c_gives_the_cell_back_and_ends_with_130(tmp_path):
-    model, store = write_model(tmp_path), tmp_path / "bench.db"
+def test_ctrl_c_gives_the_cell_back_and_ends_with_130(tmp_path, whole):
+    (model, _, _), store = whole, tmp_path / "bench.db"
     process = start(bench(model, store, "--processes", "1"))
     until(lambda: rows_in(store) >= 1)
     os.kill(process.pid, signal.SIGINT)
@@ -188,12 +193,11 @@ def test_a_killed_reproduction_goes_on_and_ends_in_the_tables_of_an_uninterrupte
     assert tables[0] == tables[1]
 
 
-def test_two_runners_of_one_command_share_the_cells_and_both_end_with_all(tmp_path):
-    model, whole, store = write_model(tmp_path), tmp_path / "whole.db", tmp_path / "bench.db"
+def test_two_runners_of_one_command_share_the_cells_and_both_end_with_all(tmp_path, whole):
+    (model, expected, _), store = whole, tmp_path / "bench.db"
     pair = [start(bench(model, store, "--processes", "1")) for _ in range(2)]
     assert [finish(process) for process in pair] == [0, 0]
-    assert finish(start(bench(model, whole, "--processes", "1"))) == 0
-    assert read(store) == read(whole)
+    assert read(store) == expected
 
 
 APPENDS = """
@@ -203,8 +207,8 @@ APPENDS = """
 
     def work(number):
         with Store(sys.argv[1]) as store:  # all eight make the store at the same moment
-            assert store.claim(f"cell {number}", "palm", {}, 500)
-            for batch in range(500):
+            assert store.claim(f"cell {number}", "palm", {}, 200)
+            for batch in range(200):
                 store.append(f"cell {number}", [a_row(batch, wrong=number)])
             store.finish(f"cell {number}")
 
@@ -223,7 +227,7 @@ APPENDS = """
 """
 
 
-def test_eight_processes_append_500_rows_each_and_none_is_lost_or_doubled(tmp_path):
+def test_eight_processes_append_200_rows_each_and_none_is_lost_or_doubled(tmp_path):
     path = tmp_path / "bench.db"
     root = Path(__file__).parents[2]
     script = [sys.executable, "-c", textwrap.dedent(APPENDS), str(path)]
@@ -231,11 +235,11 @@ def test_eight_processes_append_500_rows_each_and_none_is_lost_or_doubled(tmp_pa
     assert done.returncode == 0, done.stderr
     with Store(path, read_only=True) as store:
         assert {record.key: (record.status, record.done) for record in store.cells()} == {
-            f"cell {number}": ("done", 500) for number in range(8)
+            f"cell {number}": ("done", 200) for number in range(8)
         }
         for number in range(8):
             rows = store.batches(f"cell {number}")
-            assert [row.batch for row in rows] == list(range(500))
+            assert [row.batch for row in rows] == list(range(200))
             assert {row.wrong for row in rows} == {number}
 
 

@@ -7,7 +7,6 @@ It gets reset, save, load, copy, device moves, undo and the checks on finite val
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -38,8 +37,6 @@ from ctta.errors import AugmentError, ModelError, NonFiniteError, StateError, Un
 S = TypeVar("S")
 
 Augment = Augmentation | Callable[[Tensor], Tensor]
-Question = tuple[Tensor, Callable[[list[float]], None]]
-"""Numbers that are still on the device, and who wants them: see `Method.later`."""
 
 
 class Method(Generic[S]):
@@ -63,7 +60,8 @@ class Method(Generic[S]):
         self.augment = augment
         self.seed = seed
         self.notes: dict[str, Any] = {}
-        self.pending: list[Question] = []
+        self.conditions: list[tuple[str, Tensor]] = []
+        self.expected: list[tuple[str, list[str], Tensor]] = []
         self.clipped_view = False  # whether this step used an augmentation of ours, which clips to [0, 1]
         self._prepare()
         self.adapted: dict[str, nn.Parameter] = self._collect()
@@ -206,25 +204,31 @@ class Method(Generic[S]):
         torch.clear_autocast_cache()  # what was cast of the old values, under the caller's autocast, is stale
 
     def note(self, **values: Any) -> None:
-        """Add to the report of this step; names are the fields of `ctta.Report`."""
-        self.notes.update(values)
+        """Add to the report of this step; names are the fields of `ctta.Report`.
+
+        Values, and those inside of dicts, may be tensors of one number that are still on the device: all are
+        fetched at once, at the end of the step.
+        """
+        for name, value in values.items():
+            if isinstance(value, Mapping):
+                self.notes[name] = {key: _constant(item) for key, item in value.items()}
+            else:
+                self.notes[name] = _constant(value)
 
     def note_in_words(self, words: str) -> None:
         """Add a sentence to the report."""
-        self.note(notes=(*self.notes.get("notes", ()), words))
+        self.notes["notes"] = (*self.notes.get("notes", ()), words)
+
+    def note_if(self, condition: Tensor, words: str) -> None:
+        """Add a sentence to the report if a condition, which may still be on the device, turns out true."""
+        self.conditions.append((words, condition))
 
     def note_losses(self, losses: Mapping[str, Tensor], kept: Tensor | None = None, margin: float = 0.0) -> None:
         """Add the terms of the loss to the report, and how many samples (N booleans) an entropy margin kept."""
-
-        def report(found: list[float]) -> None:
-            self.note(losses=dict(zip(losses, found, strict=False)))
-            if kept is None:
-                return
-            self.note(kept=int(found[-1]))
-            if not found[-1]:
-                self.note_in_words(f"no sample below the entropy margin {margin:.4g}")
-
-        self.later([*losses.values(), *([] if kept is None else [kept.sum()])], report)
+        self.note(losses=losses)
+        if kept is not None:
+            self.note(kept=kept.sum())
+            self.note_if(~kept.any(), f"no sample below the entropy margin {margin:.4g}")
 
     def require_finite(self, what: str, tensors: Mapping[str, Tensor]) -> None:
         """Have the whole step undone unless every value is finite."""
@@ -235,33 +239,28 @@ class Method(Generic[S]):
     def expect_finite(self, what: str, tensors: Mapping[str, Tensor]) -> None:
         """As `require_finite`, but at the end of the step, without waiting for the device now."""
         flags = finite(list(tensors.values()))
-        names = [name for name, value in tensors.items() if floating([value])]
-
-        def look(values: list[float]) -> None:
-            bad = [name for name, good in zip(names, values, strict=True) if not good]
-            if bad:
-                raise NonFiniteError(f"{what} is not finite: {bad[0]}")
-
         if flags is not None:
-            self.later(flags, look)
-
-    def later(self, values: Tensor | Sequence[Tensor], then: Callable[[list[float]], None]) -> None:
-        """Call `then` with these scalars, as numbers, at the end of the step.
-
-        All that a step wants to know is brought from the device at once: every question on the way would wait.
-        """
-        if isinstance(values, Tensor):
-            vector = values
-        else:
-            vector = torch.stack([wide(value.detach()) for value in values]) if values else torch.empty(0)
-        self.pending.append((vector, then))
+            self.expected.append((what, [name for name, value in tensors.items() if floating([value])], flags))
 
     def settle(self) -> None:
-        """Answer all questions of this step, in the order they were asked."""
-        pending, self.pending = self.pending, []
-        answers = iter(to_host([vector for vector, _ in pending]))
-        for vector, then in pending:
-            then(list(itertools.islice(answers, len(vector))))
+        """Bring all that this step asked of the device at once; whatever is not finite has the step undone."""
+        expected, conditions, notes = self.expected, self.conditions, self.notes
+        tables = [notes, *(value for value in notes.values() if isinstance(value, dict))]
+        noted = [(table, key, v) for table in tables for key, v in table.items() if isinstance(v, Tensor)]
+        self.expected, self.conditions = [], []
+        answers = iter(
+            to_host([flags for *_, flags in expected] + [c for _, c in conditions] + [v for *_, v in noted])
+        )
+        for what, names, _ in expected:
+            bad = [name for name in names if not next(answers)]
+            if bad:
+                raise NonFiniteError(f"{what} is not finite: {bad[0]}")
+        for words, _ in conditions:
+            if next(answers):
+                self.note_in_words(words)
+        for table, key, value in noted:
+            number = next(answers)
+            table[key] = number if value.is_floating_point() else int(number)
 
     @functools.cached_property
     def size(self) -> int:
@@ -314,8 +313,7 @@ class Method(Generic[S]):
 
     def rest(self, first_hook: int) -> None:
         """Take back what a step that was cut short left switched on: train mode, hooks from a number on."""
-        self.notes.clear()
-        self.pending.clear()
+        self.forget_notes()
         for network in state.networks_of(self):
             at_rest(network, first_hook)
             plain_blocks(network)
@@ -336,11 +334,14 @@ class Method(Generic[S]):
 
     def begin(self) -> None:
         """Make ready for a step: an empty report, and gradients on even if the caller switched them off."""
-        self.notes.clear()
-        self.pending.clear()
+        self.forget_notes()
         self.clipped_view = False
         for parameter in self.adapted.values():
             parameter.requires_grad_(True)
+
+    def forget_notes(self) -> None:
+        """Begin an empty report."""
+        self.notes, self.conditions, self.expected = {}, [], []
 
     def _prepare(self) -> None:
         """Put the model into the state every method starts from: eval mode, nothing trainable."""
@@ -393,14 +394,18 @@ def make_view(augment: Augment, x: Tensor, generator: torch.Generator) -> Tensor
     return view.clone() if view.is_inference() else view.detach()
 
 
-def to_host(vectors: Sequence[Tensor]) -> list[float]:
-    """Bring vectors of numbers or truth values from their device, one after the other, all at once."""
-    found = [vector for vector in vectors if len(vector)]
+def to_host(values: Sequence[Tensor]) -> list[float]:
+    """Bring numbers or truth values, one or many a tensor, from their device, one after the other, all at once."""
+    found = [value.detach().reshape(-1) for value in values]
     if not found:
         return []
-    dtype = functools.reduce(torch.promote_types, (vector.dtype for vector in found))
-    values: list[float] = torch.cat([vector.to(found[0].device, dtype) for vector in found]).tolist()
-    return values
+    dtype = functools.reduce(torch.promote_types, {value.dtype for value in found}, torch.float32)
+    numbers: list[float] = torch.cat([value.to(found[0].device, dtype) for value in found]).tolist()
+    return numbers
+
+
+def _constant(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def describe_value(value: Any) -> str:

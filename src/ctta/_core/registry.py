@@ -26,7 +26,7 @@ class MethodEntry:
     paper: str
     year: int
     needs: frozenset[str]
-    cost: str
+    cost: float
     confidence: Confidence
     settings: Settings
     presets: Mapping[str, Values]
@@ -67,18 +67,18 @@ def register(
     paper: str,
     year: int,
     needs: set[str] | None = None,
-    cost: str = "unknown",
+    cost: float = 4.0,
     confidence: Confidence = "medium",
     presets: Mapping[str, Values] | None = None,
     variants: Mapping[str, Values] | None = None,
 ) -> Callable[[M], M]:
     """Enter a method under a name. `needs` says in words what a model or stream must offer.
 
-    `cost` is what a batch costs, in forward passes of the model. `confidence` says how sure it is that the method
-    is the published one: "high" where official code was read, "medium" where it was not to be had, "low" for a
-    reconstruction from a description.
-    The settings class is read from the type argument: `class Tent(Method[TentSettings])`. `variants` are
-    bundles of settings chosen by the setting `variant`.
+    `cost` is what a batch costs at most with the default settings, in forward passes of the model (a backward pass
+    through all layers counts two). `confidence` says how sure it is that the method is the published one: "high"
+    where official code was read, "medium" where it was not to be had, "low" for a reconstruction from a
+    description. The settings class is read from the type argument: `class Tent(Method[TentSettings])`. `variants`
+    are bundles of settings chosen by the setting `variant`.
     """
 
     def enter(method: M) -> M:

@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import platform
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +24,8 @@ from ctta import streams
 from ctta._core.precision import check_precision
 from ctta.bench.resolve import BENCHMARKS, model_from, names_in, source_from
 from ctta.errors import StateError
-from ctta.methods import find, list_methods
+from ctta.methods import find
 from ctta.models import weight_hash
-
-UNKNOWN = 4.0
-"""Forward passes a batch is taken to cost under a method that does not say."""
 
 NUMBERS = 1
 """Version of what decides the numbers of a row. Raise it by one whenever a change alters any of them.
@@ -171,14 +167,8 @@ def prepare(cell: Cell) -> Task:
     }
     # forgetting: two passes over the clean images after every domain
     clean = 2 * math.ceil(cell.clean / cell.batch_size) * plan["stays"]
-    passes = plan["batches"] * passes_of(cell.method) + clean
+    passes = plan["batches"] * find(cell.method).cost + clean
     return Task(cell, key_of(identity(manifest)), manifest, plan["batches"], passes)
-
-
-def passes_of(method: str) -> float:
-    """Forward passes a batch costs under a method: the largest number its entry in the registry states."""
-    stated = next((entry.cost for entry in list_methods() if entry.name == method), "")
-    return max(map(float, re.findall(r"\d+(?:\.\d+)?", str(stated))), default=UNKNOWN)
 
 
 def _settings(cell: Cell) -> Any:

@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ctta._core.copies import copy_network
+from ctta._core.layers import use_source_statistics
 from ctta.adapter import Adapter
+from ctta.data import to_batch
 from ctta.models.blocks import mean_by_block
-from ctta.streams import Batch, Stream
+from ctta.streams import CLEAN, Batch, Order, Source, Stream, arrange
 
 BINS = 15
 """Bins of the calibration error, of equal width over confidence 0 to 1."""
@@ -162,6 +166,41 @@ def peak_memory(device: torch.device) -> float | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+class Forgetting:
+    """How the adapted weights do on clean images, without adapting (spec 13): the error with batch statistics and
+    with the source model's statistics.
+    """
+
+    def __init__(self, model: nn.Module, source: Source, images: int, batch_size: int) -> None:
+        order = arrange(np.asarray(source.labels), Order())[:images]
+        self.parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        self.model, self.source = model, source
+
+    def measure(self, adapter: Adapter) -> dict[str, Any]:
+        """Error in % under both statistics; the adapter is not changed."""
+        with_source = with_source_statistics(adapter, self.model)
+        wrong = {"clean_error": 0, "clean_error_source_statistics": 0}
+        for part in self.parts:
+            images = to_batch(self.source.images(CLEAN, part))
+            labels = torch.from_numpy(self.source.labels[part])
+            wrong["clean_error"] += int((adapter.predict(images).argmax(1).cpu() != labels).sum())
+            with torch.inference_mode():
+                wrong["clean_error_source_statistics"] += int((with_source(images).argmax(1) != labels).sum())
+        samples = sum(len(part) for part in self.parts)
+        return {name: 100 * count / samples for name, count in wrong.items()} | {"clean_samples": samples}
+
+
+def with_source_statistics(adapter: Adapter, source: nn.Module) -> nn.Module:
+    """Return a copy of the network that answers, with the source model's BatchNorm statistics.
+
+    A teacher that averages over views answers without them. EcoTTA's meta networks, which the source model does
+    not have, go on with the statistics of the batch.
+    """
+    twin = copy_network(adapter.method.answering(), "Forgetting is measured on a copy").eval()
+    use_source_statistics(twin, source)
+    return twin
 
 
 def _wait(tensor: Tensor) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ctta._core import files
-from ctta.bench.reading import DAMAGED, CellRecord
+from ctta.bench.database import DAMAGED
+from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
 from ctta.errors import DataError, SettingError, StoreError
 
@@ -50,44 +51,27 @@ def writer_of(target: Path) -> Writer:
 def rows(store: Store, records: Iterable[CellRecord]) -> Iterator[dict[str, Any]]:
     """Batch rows as plain data, each with the identity of its cell."""
     for record in records:
+        manifest = {"numbers": 1, **record.manifest}  # 0.1 wrote no version down: it was the first
+        cell = {"precision": "full", **manifest.get("cell", {})}
         try:
-            identity = _identity(record)
+            identity = {name: manifest[name] for name in ("method", "settings", "seed", "weights", "stream")}
+            identity |= {name: cell[name] for name in ("model", "data", "scenario", "precision")}
+            identity |= {name: manifest[name] for name in ("numbers", "ctta")}
         except KeyError as error:
             raise StoreError(
                 f"{store.path}: the manifest of cell {record.key} has no {error}. {DAMAGED}"
             ) from error
+        identity = {"key": record.key, "label": record.label, "status": record.status, **identity}
         for row in store.batches(record.key):
             yield {**identity, **row.to_dict(), "error": row.error}
-
-
-def _identity(record: CellRecord) -> dict[str, Any]:
-    manifest, cell = record.manifest, record.manifest["cell"]
-    return {
-        "key": record.key,
-        "label": record.label,
-        "status": record.status,
-        "method": manifest["method"],
-        "model": cell["model"],
-        "data": cell["data"],
-        "scenario": cell["scenario"],
-        "precision": cell.get("precision", "full"),
-        "seed": manifest["seed"],
-        "settings": manifest["settings"],
-        "weights": manifest["weights"],
-        "stream": manifest["stream"],
-        "numbers": manifest.get("numbers", 1),
-        "ctta": manifest["ctta"],
-    }
 
 
 def _csv(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     count = 0
-    table: csv.DictWriter[str] | None = None
-    for line in lines:
-        count += 1
-        if table is None:
-            table = csv.DictWriter(text, list(line), lineterminator="\n")
+    for count, line in enumerate(lines, 1):
+        table = csv.DictWriter(text, list(line), lineterminator="\n")
+        if count == 1:
             table.writeheader()
         table.writerow(_flat(line))
     text.detach()
@@ -95,11 +79,8 @@ def _csv(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
 
 
 def _jsonl(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
-    count = 0
-    for line in lines:
-        count += 1
-        file.write((json.dumps(_finite(line), allow_nan=False) + "\n").encode())
-    return count
+    texts = (json.dumps(_finite(line), allow_nan=False) + "\n" for line in lines)
+    return sum(bool(file.write(text.encode())) for text in texts)
 
 
 def _parquet(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
@@ -116,11 +97,7 @@ def _pyarrow() -> tuple[Any, Any]:
         raise DataError('Export to Parquet needs the package pyarrow: pip install "ctta[export]"') from error
 
 
-WRITERS: dict[str, Writer] = {
-    ".csv": _csv,
-    ".jsonl": _jsonl,
-    ".parquet": _parquet,
-}
+WRITERS: dict[str, Writer] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
 
 
 def _flat(line: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +110,4 @@ def _finite(value: Any) -> Any:
         return None
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

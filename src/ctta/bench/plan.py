@@ -17,8 +17,8 @@ A grid is written in the words of `ctta bench`, or as one YAML file with the sam
     stream: {passes: 3}                # further options of the scenarios
     precision: bf16                    # all methods under bfloat16 autocast; left out: full
 
-The other keys are weights, preset, batch_size, severity, clean and import. Without `preset` every method takes the
-preset of the dataset where it has one; `preset: none` takes the defaults.
+The other keys are weights, preset, batch_size, severity, clean, profile and import. Without `preset` every method
+takes the preset of the dataset where it has one; `preset: none` takes the defaults.
 """
 
 from __future__ import annotations
@@ -54,9 +54,6 @@ OPTIONS = {
 }
 """Further options of a stream, and the scenarios that take them."""
 
-PLAIN = ("images", "batch_size", "severity", "clean", "precision")
-"""Keys of a grid that are the same for all its cells and go to them as they are."""
-
 
 def tasks(cells: Iterable[Cell]) -> list[Task]:
     """Give cells their keys; a cell that is another one in other words is left out."""
@@ -87,43 +84,23 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid", threads: int =
     >>> [(cell.method, cell.seed) for cell in from_words({"methods": "source,bn1", "seeds": "0-1"})]
     [('source', 0), ('bn1', 0), ('source', 1), ('bn1', 1)]
     """
-    read = {name: value for name, value in read_words(words, owner).items() if value is not None}
-    for file in read.get("import", ()):
+    read = read_words(words, owner)
+    imports = tuple(read.pop("import", ()))
+    for file in imports:
         names_in(Path(file))
-    weights = read.get("weights")
-    models = [_model(entry, weights, owner) for entry in read.get("model", ["embedded:"])]
-    if weights and len(models) > 1:
-        raise SettingError(
-            f"{owner}: `weights` belongs to one model, but there are {len(models)}. "
-            "Give them in a YAML file: model: [{model: ARCH, weights: FILE}, ...]."
-        )
-    datasets, scenarios = read.get("dataset", ["embedded"]), read.get("scenario", ["continual"])
+    models = _models(read.pop("model", ["embedded:"]), read.pop("weights", None), owner)
+    scenarios = read.pop("scenario", ["continual"])
     _known("scenario", scenarios, SCENARIOS, owner)
-    stream = _stream_options(read.get("stream", {}), scenarios, owner)
-    names = read.get("methods", ["source", "bn1", "tent", "palm"])
-    chosen = _methods(names, read.get("set", {}), read.get("preset"), owner)
-    plain = {name: read[name] for name in PLAIN if name in read}
-    corruptions = tuple(read["corruptions"]) if "corruptions" in read else None
-    imports = tuple(read.get("import", ()))
+    stream = _stream_options(read.pop("stream", {}), scenarios, owner)
+    names = read.pop("methods", ["source", "bn1", "tent", "palm"])
+    methods = _methods(names, read.pop("set", {}), read.pop("preset", None), owner)
+    datasets, seeds = read.pop("dataset", ["embedded"]), read.pop("seeds", [0])
+    corruptions = tuple(read.pop("corruptions", ())) or None
+    same = {**read, "corruptions": corruptions, "imports": imports, "threads": threads}
     # methods vary fastest: neighbours share model and stream, which are kept in memory
     return [
-        _settled(
-            Cell(
-                **plain,
-                **method,
-                **model,
-                data=data,
-                scenario=scenario,
-                stream=stream[scenario],
-                seed=seed,
-                corruptions=corruptions,
-                imports=imports,
-                threads=threads,
-            )
-        )
-        for data, model, scenario, seed, method in itertools.product(
-            datasets, models, scenarios, read.get("seeds", [0]), chosen
-        )
+        _settled(Cell(**same, **method, **model, data=data, scenario=scenario, stream=stream[scenario], seed=seed))
+        for data, model, scenario, seed, method in itertools.product(datasets, models, scenarios, seeds, methods)
     ]
 
 
@@ -146,19 +123,15 @@ def _methods(
     """Return method, label, preset and settings of every entry of `methods`."""
     chosen: dict[str, dict[str, Any]] = {}
     for entry in names:
-        given: Mapping[str, Any] = {"method": entry} if isinstance(entry, str) else entry
-        _known("key of a method", given, ("method", "label", "preset", "set"), owner)
-        if not isinstance(given.get("method"), str) or not isinstance(given.get("set", {}), Mapping):
-            raise SettingError(
-                f"{owner}: expected a method's name, or {{method: NAME, set: {{...}}}}, got {entry!r}."
-            )
-        method = given["method"]
-        own = {name: _value(value) for name, value in given.get("set", {}).items()}
+        given = _entry("method", entry, ("method", "label", "preset", "set"), owner)
+        method, own = given["method"], given.get("set", {})
+        if not isinstance(own, Mapping):
+            raise SettingError(f"{owner}: expected `set` of {method} to be {{SETTING: VALUE}}, but got {own!r}.")
         made: dict[str, Any] = {
             "method": find(method).name,
             "label": str(given.get("label", "")),
             "preset": given.get("preset", preset),
-            "settings": {**sets.get(method, {}), **own},
+            "settings": {**sets.get(method, {}), **{name: _value(value) for name, value in own.items()}},
         }
         name = made["label"] or method
         if chosen.setdefault(name, made) != made:
@@ -171,6 +144,31 @@ def _methods(
     return list(chosen.values())
 
 
+def _models(entries: Sequence[Any], weights: str | None, owner: str) -> list[dict[str, Any]]:
+    """Return name and weights of every entry of `model`."""
+    if weights and len(entries) > 1:
+        raise SettingError(
+            f"{owner}: `weights` belongs to one model, but there are {len(entries)}. "
+            "Give them in a YAML file: model: [{model: ARCH, weights: FILE}, ...]."
+        )
+    given = [_entry("model", entry, ("model", "weights"), owner) for entry in entries]
+    files = [entry.get("weights", weights if isinstance(entries[0], str) else None) for entry in given]
+    return [
+        {"model": entry["model"], "weights": None if file is None else str(file)}
+        for entry, file in zip(given, files, strict=True)
+    ]
+
+
+def _entry(what: str, entry: Any, keys: Sequence[str], owner: str) -> Mapping[str, Any]:
+    """Read one model or method: its name, or a mapping that names it."""
+    given: Mapping[str, Any] = {what: entry} if isinstance(entry, str) else entry
+    _known(f"key of a {what}", given, keys, owner)
+    if not isinstance(given.get(what), str):
+        rest = ", ".join(f"{key}: ..." for key in keys[1:])
+        raise SettingError(f"{owner}: expected a {what}'s name, or {{{what}: NAME, {rest}}}, but got {entry!r}.")
+    return given
+
+
 def _stream_options(given: Mapping[str, Any], scenarios: Sequence[str], owner: str) -> dict[str, dict[str, Any]]:
     """Return the options of every scenario: each goes to those that take it."""
     _known("stream option", given, OPTIONS, owner)
@@ -179,50 +177,39 @@ def _stream_options(given: Mapping[str, Any], scenarios: Sequence[str], owner: s
             takers = ", ".join(sorted(OPTIONS[name]))
             raise SettingError(f"{owner}: `{name}` is an option of {takers}, not of {', '.join(scenarios)}.")
     return {
-        scenario: {name: _value(value) for name, value in given.items() if scenario in OPTIONS[name]}
+        scenario: {name: value for name, value in given.items() if scenario in OPTIONS[name]}
         for scenario in scenarios
     }
-
-
-def _model(entry: Any, weights: str | None, owner: str) -> dict[str, Any]:
-    given = {"model": entry, "weights": weights} if isinstance(entry, str) else entry
-    _known("key of a model", given, ("model", "weights"), owner)
-    if not isinstance(given.get("model"), str):
-        raise SettingError(
-            f"{owner}: expected a model's name, or {{model: NAME, weights: FILE}}, but got {entry!r}."
-        )
-    file = given.get("weights")
-    return {"model": given["model"], "weights": None if file is None else str(file)}
 
 
 # -------------------------------------------------------------------- reading values
 
 
-def _words(value: Any) -> list[str]:
-    """Read a word, words separated by commas, or a list of words."""
-    words = _entries(value)
-    _fail(not all(isinstance(word, str) for word in words))
-    return words
+class _WrongError(Exception):
+    """A value that its key does not accept; `read_words` says which, and what was expected."""
+
+
+def _require(right: bool) -> None:
+    if not right:
+        raise _WrongError
+
+
+def _list(*kinds: type) -> Callable[[Any], list[Any]]:
+    """Read one entry, entries separated by commas, or a list of them."""
+
+    def read(value: Any) -> list[Any]:
+        if isinstance(value, str):
+            value = [word.strip() for word in value.split(",") if word.strip()]
+        entries = list(value) if isinstance(value, list | tuple) else [value]
+        _require(bool(entries) and all(isinstance(entry, kinds) for entry in entries))
+        return entries
+
+    return read
 
 
 def _files(value: Any) -> list[str]:
-    """Read one file or several, each a word or a path.
-
-    >>> _files(("one.py", Path("two.py"))), _files("one.py,two.py")
-    (['one.py', 'two.py'], ['one.py', 'two.py'])
-    """
-    return _words([_text(file) for file in value] if isinstance(value, list | tuple) else _text(value))
-
-
-def _entries(value: Any) -> list[Any]:
-    """Read a list whose entries may be words or mappings."""
-    if isinstance(value, str):
-        value = [word.strip() for word in value.split(",") if word.strip()]
-    if isinstance(value, Mapping):
-        value = [value]
-    _fail(not isinstance(value, list | tuple) or not value)
-    _fail(not all(isinstance(entry, str | Mapping) for entry in value))
-    return list(value)
+    """Read one file or several, each a word or a path."""
+    return [str(file) for file in _list(str, Path)(value)]
 
 
 def _seeds(value: Any) -> list[int]:
@@ -231,66 +218,52 @@ def _seeds(value: Any) -> list[int]:
     >>> _seeds("0-2,7"), _seeds(3), _seeds([1, 2])
     ([0, 1, 2, 7], [3], [1, 2])
     """
-    if isinstance(value, str):
-        value = value.split(",")
     numbers: list[int] = []
-    for part in value if isinstance(value, list | tuple) else [value]:
+    for part in _list(str, int)(value):
         first, dash, last = str(part).strip().partition("-")
-        _fail(isinstance(part, bool) or not first.isdigit() or (bool(dash) and not last.isdigit()))
+        _require(first.isdigit() and (not dash or last.isdigit()))  # True and -1 are no digits either
         span = range(int(first), int(last or first) + 1)
-        _fail(not span)
+        _require(bool(span))
         numbers += span
     return list(dict.fromkeys(numbers))
 
 
+def _pairs(value: Any) -> dict[str, Any]:
+    """Read NAME=VALUE words or a mapping."""
+    if not isinstance(value, Mapping):
+        words = [str(text) for text in _list(str)(value)]
+        _require(all("=" in text for text in words))
+        value = dict(text.split("=", 1) for text in words)
+    return {str(name): _value(item) for name, item in value.items()}
+
+
 def _set(value: Any) -> dict[str, dict[str, Any]]:
-    """Read settings by method from "palm.lr=1e-3" strings, {palm.lr: 1e-3} or {palm: {lr: 1e-3}}."""
-    pairs: list[tuple[str, Any]] = []
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            if isinstance(item, Mapping):
-                pairs += [(f"{name}.{inner}", one) for inner, one in item.items()]
-            else:
-                pairs.append((str(name), item))
-    else:
-        _fail(not isinstance(value, list | tuple))
-        for text in value:
-            name, equals, item = str(text).partition("=")
-            _fail(not equals)
-            pairs.append((name, item))
+    """Read settings by method from "palm.lr=1e-3" words, {palm.lr: 1e-3} or {palm: {lr: 1e-3}}."""
     out: dict[str, dict[str, Any]] = {}
-    for place, item in pairs:
+    for place, item in _pairs(value).items():
         method, dot, name = place.partition(".")
-        _fail(not (method and dot and name))
-        out.setdefault(method, {})[name] = _value(item)
+        _require(bool(method) and bool(name if dot else isinstance(item, Mapping)))
+        found = {name: item} if dot else {str(inner): _value(one) for inner, one in item.items()}
+        out.setdefault(method, {}).update(found)
     return out
-
-
-def _options(value: Any) -> dict[str, Any]:
-    if isinstance(value, list | tuple):
-        _fail(not all("=" in str(text) for text in value))
-        value = dict(str(text).split("=", 1) for text in value)
-    _fail(not isinstance(value, Mapping))
-    return dict(value)
 
 
 def _whole(low: int, high: int | None = None) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        number = read_value(value) if isinstance(value, str) else value
-        _fail(not isinstance(number, int) or isinstance(number, bool))
-        _fail(number < low or (high is not None and number > high))
+        number = _value(value)
+        _require(type(number) is int and low <= number and (high is None or number <= high))
         return int(number)
 
     return read
 
 
 def _text(value: Any) -> str:
-    _fail(not isinstance(value, str | Path) or not str(value))
+    _require(isinstance(value, str | Path) and bool(str(value)))
     return str(value)
 
 
 def _precision(value: Any) -> str:
-    _fail(value not in PRECISIONS)
+    _require(value in PRECISIONS)
     return str(value)
 
 
@@ -299,15 +272,7 @@ def _value(value: Any) -> Any:
     return read_value(value) if isinstance(value, str) else value
 
 
-def _fail(wrong: bool) -> None:
-    """Stop reading a value that is wrong; `read_words` says which and what was expected."""
-    if wrong:
-        raise _WrongError
-
-
-class _WrongError(Exception):
-    """A value that its key does not accept."""
-
+_words, _entries = _list(str), _list(str, Mapping)
 
 KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "dataset": (_words, "one dataset or several"),
@@ -325,24 +290,25 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "severity": (_whole(1, 5), "a whole number from 1 to 5"),
     "corruptions": (_words, "one corruption or several"),
     "set": (_set, "METHOD.SETTING=VALUE, or {METHOD: {SETTING: VALUE}}"),
-    "stream": (_options, "NAME=VALUE, or {NAME: VALUE}"),
+    "stream": (_pairs, "NAME=VALUE, or {NAME: VALUE}"),
     "clean": (_whole(0), "a whole number of at least 0"),
     "precision": (_precision, " or ".join(PRECISIONS)),
+    "profile": (_text, "the name of a profile of corruptions"),
     "import": (_files, "one Python file or several"),
 }
 """Keys of a grid: how each is read, and what it accepts in words."""
 
 
 def read_words(words: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Read every value by its key, with an error that names the key."""
+    """Read every value by its key, with an error that names the key; what is None is left out."""
     out: dict[str, Any] = {}
     for word, value in words.items():
         name = str(word).replace("-", "_")
-        if name == "setting":
+        if name == "setting" and value is not None:
             raise SettingError(f"{owner}: `setting`, the kind of stream, is called `scenario` now: rename it.")
-        _known("key", [name], KEYS, owner)
         if value is None:
             continue
+        _known("key", [name], KEYS, owner)
         read, accepts = KEYS[name]
         try:
             out[name] = read(value)

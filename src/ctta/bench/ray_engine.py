@@ -2,7 +2,7 @@
 
 Workers are stateless: a task makes all rows of one cell and returns them. The driver alone claims cells and
 writes the store, which therefore stays on its disk. Ray runs the task of a lost worker again; after a lost driver
-the same command goes on with the cells that were not in flight. Every node needs ctta, and own files under one path.
+the same command goes on with the cells that were not in flight. Every node needs ctta, and own files alike.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import nn
 from ctta import models, streams
 from ctta.data import Dataset, cifar10, cifar100, domains, image_folder
 from ctta.errors import CttaError, DataError, ModelError, SettingError
+from ctta.settings import suggestion
 
 BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "tiny-imagenet-c")
 
@@ -83,8 +83,11 @@ def source_from(data: str, profile: str | None, seed: int, clean: bool = False) 
         return streams.Corrupted(
             folder, profile=profile or fitting_profile(folder.images([0]).shape[1]), seed=seed
         )
-    known = ", ".join(("embedded", "cifar10", "cifar100", *BENCHMARKS))
-    raise DataError(f"Expected `data` to be one of {known} or a folder of images by class, but got {data!r}.")
+    known = ("embedded", "cifar10", "cifar100", *BENCHMARKS)
+    raise DataError(
+        f"There is no folder and no dataset `{data}`.{suggestion(data, known)} Expected a folder of images by "
+        f"class, or one of {', '.join(known)}."
+    )
 
 
 def clean_images(benchmark: str) -> Dataset:
@@ -102,24 +105,6 @@ def fitting_profile(size: int) -> str:
     ('cifar', 'tiny-imagenet', 'imagenet')
     """
     return "cifar" if size <= 48 else "tiny-imagenet" if size <= 112 else "imagenet"
-
-
-def methods_from(names: str, preset: str | None, given: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the keyword arguments of every method: "palm,tent" and ["palm.lr=1e-3", "palm.variant=paper"].
-
-    >>> methods_from("bn1,tent", None, ["tent.lr=1e-3"])
-    {'bn1': {}, 'tent': {'lr': 0.001}}
-    """
-    chosen: dict[str, dict[str, Any]] = {
-        name.strip(): {"preset": preset} if preset else {} for name in names.split(",") if name.strip()
-    }
-    for text in given:
-        place, equals, value = text.partition("=")
-        method, dot, setting = place.partition(".")
-        if not (equals and dot) or method not in chosen:
-            raise SettingError(f"Expected METHOD.SETTING=VALUE with a method of {names}, but got {text!r}.")
-        chosen[method][setting] = read_value(value)
-    return chosen
 
 
 def read_value(text: str) -> Any:

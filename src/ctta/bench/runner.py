@@ -16,8 +16,7 @@ import ctta
 from ctta._core.precision import in_precision
 from ctta.adapter import Adapter
 from ctta.bench.cell import Cell, Task, prepare
-from ctta.bench.evaluation import BatchRow, measure, pass_seconds
-from ctta.bench.forgetting import Forgetting
+from ctta.bench.evaluation import BatchRow, Forgetting, measure, pass_seconds
 from ctta.bench.store import Claim, Store, TakenOverError
 from ctta.errors import StateError, StoreError
 from ctta.streams import Stream

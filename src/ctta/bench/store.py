@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ctta.bench import owners, reading
+from ctta.bench.database import Database, speaking
 from ctta.bench.evaluation import BatchRow
 from ctta.bench.owners import LEASE
-from ctta.bench.reading import CellRecord, Held, speaking
+from ctta.bench.reading import CellRecord, Held
 from ctta.errors import StoreError
 
 SCHEMA = (
@@ -46,7 +47,7 @@ SCHEMA = (
     """,
     "ALTER TABLE cells ADD COLUMN snapshot TEXT;",
 )
-"""One step a version; a store of an older version is brought up by the steps it lacks."""
+"""One step a version."""
 
 
 Standing = Literal["free", "taken", "ours", "done", "failed"]
@@ -64,80 +65,19 @@ class Claim(NamedTuple):
     snapshot: Path | None
 
 
-class Store:
+class Store(Database):
     """Rows of many cells in one file; safe for many processes at once, readable while it is written.
 
-    The file must be on a local disk: SQLite's write-ahead log does not work over network file systems (the Ray
-    engine therefore keeps the store with the driver).
+    It stays on the disk of the machine that writes it (the Ray engine therefore keeps it with the driver).
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, read_only: bool = False, owner: owners.Owner | None = None
     ) -> None:
-        self.path = Path(path)
-        self.read_only = read_only
+        super().__init__(path, SCHEMA, read_only=read_only)
         self.owner = owner or owners.process(os.getpid())
-        if read_only and not self.path.is_file():
-            raise StoreError(f"There is no store {self.path}. `ctta bench --store {self.path}` makes one.")
-        with speaking(self.path):
-            self.db = self._connect()
-            version = self.db.execute("PRAGMA user_version").fetchone()[0]
-        if version > len(SCHEMA):
-            raise StoreError(
-                f"{self.path} was written by a newer ctta (schema {version}, this one knows {len(SCHEMA)}): "
-                "install a newer version."
-            )
         if not read_only:
-            self._upgrade()
             self._tidy()
-
-    def _connect(self) -> sqlite3.Connection:
-        if self.read_only:
-            return self._connect_reader()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-        _use_log(db)
-        db.execute("PRAGMA synchronous = FULL")
-        return db
-
-    def _connect_reader(self) -> sqlite3.Connection:
-        """A reader needs the -shm file beside the store; where it cannot be made, the file is read as it is."""
-        address = f"{self.path.absolute().as_uri()}?mode=ro"
-        db = sqlite3.connect(address, uri=True, timeout=60)
-        try:
-            db.execute("PRAGMA user_version")
-        except sqlite3.OperationalError:
-            db.close()
-            log = self.path.with_name(self.path.name + "-wal")
-            if log.is_file() and log.stat().st_size:
-                raise  # its rows would be missed
-            db = sqlite3.connect(f"{address}&immutable=1", uri=True)
-        return db
-
-    def _upgrade(self) -> None:
-        with self._transaction() as db:
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            for step in SCHEMA[version:]:
-                for statement in step.split(";"):  # executescript would end the transaction
-                    if statement.strip():
-                        db.execute(statement)
-            if version < len(SCHEMA):
-                db.execute(f"PRAGMA user_version = {len(SCHEMA)}")
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing; the write lock is taken first, so that what is read inside stays true."""
-        if self.read_only:
-            raise StoreError(f"{self.path} was opened for reading only.")
-        with speaking(self.path):
-            self.db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self.db
-                self.db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # a full disk has rolled back already
-                    self.db.execute("ROLLBACK")
-                raise
 
     @classmethod
     @contextlib.contextmanager
@@ -145,16 +85,6 @@ class Store:
         """Open a store that is gone at the end of the block."""
         with tempfile.TemporaryDirectory(prefix="ctta-") as folder, cls(Path(folder) / "store.sqlite") as store:
             yield store
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self.db.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # ---------------------------------------------------------------- writing
 
@@ -182,7 +112,7 @@ class Store:
     ) -> Claim | None:
         """Take a cell to run it, if it is free."""
         now = time.time()
-        with self._transaction() as db:
+        with self.transaction() as db:
             found = db.execute("SELECT status, owner, beat, snapshot FROM cells WHERE key = ?", (key,)).fetchone()
             if found is None:
                 db.execute(
@@ -210,7 +140,7 @@ class Store:
 
     def rewind(self, key: str) -> None:
         """Go back to the first batch of a cell of ours, as when its snapshot turns out to be damaged."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             self._update(db, key, "done = 0, snapshot = NULL", ())
             db.execute("DELETE FROM batches WHERE key = ?", (key,))
             db.execute("DELETE FROM domains WHERE key = ?", (key,))
@@ -230,7 +160,7 @@ class Store:
         """
         batches = [(key, row.batch, json.dumps(row.to_dict())) for row in rows]
         finished = [(key, last, json.dumps(row)) for last, row in domains]
-        with self._transaction() as db:
+        with self.transaction() as db:
             self._update(
                 db,
                 key,
@@ -244,7 +174,7 @@ class Store:
 
     def finish(self, key: str) -> None:
         """Mark a cell as done; refuses one whose rows are not all there."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             self._update(db, key, "status = 'done', owner = NULL, snapshot = NULL, finished = ?", (time.time(),))
             rows, total = db.execute(
                 "SELECT (SELECT count(*) FROM batches WHERE key = cells.key), total FROM cells WHERE key = ?",
@@ -256,12 +186,12 @@ class Store:
 
     def fail(self, key: str, error: str) -> None:
         """Note that a cell of ours ended in an error; it may be claimed again."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             self._update(db, key, "status = 'failed', owner = NULL, beat = ?, error = ?", (time.time(), error))
 
     def release(self, key: str) -> None:
         """Give a cell of ours back without an error, as after Ctrl-C: the next runner continues it at once."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             self._update(db, key, "owner = NULL, beat = 0", ())
 
     def mine(self) -> list[str]:
@@ -272,7 +202,7 @@ class Store:
 
     def beat(self, keys: Iterable[str]) -> None:
         """Show that the runner of cells of ours lives."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.executemany(
                 "UPDATE cells SET beat = ? WHERE key = ? AND owner = ?",
                 [(time.time(), key, self.owner) for key in keys],
@@ -334,7 +264,7 @@ class Store:
         for record in self.cells("done") if keys else ():
             if record.key in keys:
                 self.sweep(record.key)
-        with self._transaction() as db:  # a cell is claimed before its first snapshot: no claim, no writer
+        with self.transaction() as db:  # a cell is claimed before its first snapshot: no claim, no writer
             if db.execute("SELECT 1 FROM cells WHERE status = 'running' LIMIT 1").fetchone() is None:
                 with contextlib.suppress(OSError):  # not there, or not empty
                     self.snapshots.rmdir()
@@ -384,17 +314,3 @@ def _batch_of(snapshot: Path) -> int:
 
 def _text(data: dict[str, Any]) -> str:
     return json.dumps(data, sort_keys=True, default=str)
-
-
-def _use_log(db: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log; while two processes make the same store, SQLite does not wait by itself."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-        else:
-            return

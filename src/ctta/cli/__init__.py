@@ -33,7 +33,9 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb's file and return its command."""
         if cmd_name not in VERBS:
-            return None
+            from ctta.settings import suggestion
+
+            ctx.fail(f"There is no verb `{cmd_name}`.{suggestion(cmd_name, VERBS)} Verbs: {', '.join(VERBS)}.")
         command: click.Command = importlib.import_module(f"ctta.cli.{cmd_name}").command
         return command
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -60,18 +61,12 @@ OPTIONS = (
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of the engines, which it gets as one argument `where`."""
+    names = [item.name for item in dataclasses.fields(Where)]
 
     @functools.wraps(command)
-    def called(
-        *,
-        engine: str,
-        address: str | None,
-        processes: int | None,
-        threads: int | None,
-        snapshots: float | None,
-        **more: Any,
-    ) -> Any:
-        return command(where=Where(engine, address, processes, threads, snapshots), **more)
+    def called(**words: Any) -> Any:
+        where = Where(**{name: words.pop(name) for name in names})
+        return command(where=where, **words)
 
     for option in reversed(OPTIONS):
         called = option(called)

@@ -58,7 +58,14 @@ def show_all(console: Console, entries: list[MethodEntry]) -> None:
         table.add_column(column, no_wrap=column == "method")
     for entry in entries:
         needs = ", ".join(sorted(entry.needs)) or "any model"
-        facts = (entry.name, str(entry.year or "-"), needs, entry.method.adapts, entry.cost, entry.confidence)
+        facts = (
+            entry.name,
+            str(entry.year or "-"),
+            needs,
+            entry.method.adapts,
+            f"{entry.cost:g}",
+            entry.confidence,
+        )
         table.add_row(*map(escape, (*facts, entry.paper)))
     console.print(table)
     console.print("\nCost: forward passes of the model a batch. Confidence: that this is the published method.")
@@ -72,7 +79,7 @@ def show_one(console: Console, entry: MethodEntry) -> None:
     console.print(f"Paper: {escape(entry.paper)}{year}", highlight=False)
     console.print(f"Needs: {', '.join(sorted(entry.needs)) or 'any model'}", highlight=False)
     console.print(f"Adapts: {entry.method.adapts}", highlight=False)
-    console.print(f"Cost in forward passes a batch: {escape(entry.cost)}", highlight=False)
+    console.print(f"Cost in forward passes a batch: {entry.cost:g}", highlight=False)
     console.print(f"Confidence that this is the published method: {entry.confidence}\n", highlight=False)
     if entry.settings:
         table = Table(box=None, pad_edge=False)

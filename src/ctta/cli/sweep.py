@@ -1,4 +1,4 @@
-"""What `ctta bench` shows: the plan, the sweep while it runs (`ctta reproduce` too), and the tables at its end."""
+"""What `ctta bench` shows: the plan, and the sweep while it runs (`ctta run` and `ctta reproduce` too)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import contextlib
 import importlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.markup import escape
-from rich.progress_bar import ProgressBar
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
-from rich.text import Text
 
 from ctta._core.precision import mark
 from ctta.bench.cell import Task
@@ -23,13 +22,13 @@ from ctta.bench.store import Store
 from ctta.bench.workers import Engine, Event, Tell
 
 REFRESH = 2
-"""How often a second the live table is drawn."""
+"""How often a second the bars are drawn."""
 
 
 def run(
     tasks: Sequence[Task], engine: Engine, path: Path, console: Console, tensorboard: Path | None = None
 ) -> list[str]:
-    """Run tasks into a store behind a live table; returns what went wrong, a sentence a cell."""
+    """Run tasks into a store behind live bars; returns what went wrong, a sentence a cell."""
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(path))
         # any callable of a cell and a row that can be closed; imported when asked for
@@ -46,27 +45,27 @@ def run(
     return [f"{called(event.task)}: {event.kind}, {event.text}" for event in sweep.problems]
 
 
+@dataclass
 class Standing:
-    """How far one task is: batches done and the running error."""
+    """How far one task is."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.state = "to do"
-        self.batches = self.samples = self.wrong = 0
+    task: Task
+    batches: int = 0
+    samples: int = 0
+    wrong: int = 0
+    bar: TaskID | None = None
+    """Its bar while it runs."""
+    waits: bool = False
+    ended: bool = False
 
     @property
-    def error(self) -> float | None:
-        """Error so far in %."""
-        return 100 * self.wrong / self.samples if self.samples else None
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more will happen to it in this run."""
-        return self.state in ("done", "failed", "lost")
+    def error(self) -> str:
+        """Error so far."""
+        return f"error {100 * self.wrong / self.samples:.2f} %" if self.samples else ""
 
 
 class Sweep:
-    """Follows the events of an engine: a live table on a terminal, a line a cell elsewhere."""
+    """Follows the events of an engine: a line a cell, and on a terminal a bar for all and for what runs."""
 
     def __init__(self, tasks: Sequence[Task], store: Store, console: Console) -> None:
         self.standings = {task.key: Standing(task) for task in tasks}
@@ -74,40 +73,37 @@ class Sweep:
         self.problems: list[Event] = []
         self.start = time.monotonic()
         self.made = 0.0
-        self.ended = self.before = 0
-        self.live: Live | None = None
+        self.before = 0
+        columns = (BarColumn(20), TextColumn("{task.description}, {task.fields[note]}", markup=False))
+        self.bars = Progress(
+            *columns,
+            console=console,
+            transient=True,
+            refresh_per_second=REFRESH,
+            disable=not console.is_terminal,
+        )
+        self.whole = sum(task.passes for task in tasks)
+        self.all = self.bars.add_task("", total=self.whole, note="")
 
     def __enter__(self) -> Sweep:
-        self._show()
+        self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hide()
+        self.bars.stop()
         self._greet()
-
-    def _show(self) -> None:
-        if self.console.is_terminal:
-            self.live = Live(
-                console=self.console, get_renderable=self.render, transient=True, refresh_per_second=REFRESH
-            )
-            self.live.start()
-
-    def _hide(self) -> None:
-        if self.live:
-            self.live.stop()
-        self.live = None
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Take the live table off the terminal while something else is written there."""
-        self._hide()
+        """Take the bars off the terminal while something else is written there."""
+        self.bars.stop()
         try:
             yield
         finally:
-            self._show()
+            self.bars.start()
 
     def follow(self, engine: Engine, hear: Tell) -> None:
-        """Run the tasks on an engine; `hear` is told every event after the table has taken note of it."""
+        """Run the tasks on an engine; `hear` is told every event after the sweep has taken note of it."""
 
         def tell(event: Event) -> None:
             self(event)
@@ -118,7 +114,6 @@ class Sweep:
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
         standing = self.standings[event.task.key]
-        before = standing.state
         if event.row is not None:
             if standing.batches != event.row.batch:  # it goes on from a snapshot
                 self._catch_up(standing, event.row.batch)
@@ -126,27 +121,29 @@ class Sweep:
             standing.samples += event.row.samples
             standing.wrong += event.row.wrong
             self.made += event.task.passes / event.task.batches
-            return
-        standing.state = {"begun": "running", "waiting": "elsewhere"}.get(event.kind, event.kind)
-        if event.kind == "lost" and event.again:
-            standing.state = "to do"
-        if event.kind == "done" and standing.batches != event.task.batches:  # it was done before
-            self._catch_up(standing, event.task.batches)
-        if event.final and event.kind != "done":
-            self.problems.append(event)
-        self.ended += standing.ended
-        if event.kind == "done" and before == "to do":
-            self.before += 1
         elif event.kind == "begun":
             self._greet()
-        elif before != standing.state:
-            self._line(event, standing)
+            standing.bar = self.bars.add_task(called(event.task), total=event.task.batches, note="")
+        else:
+            self._stopped(event, standing)
+        self._draw(standing)
 
-    def _greet(self) -> None:
-        """Say once how much was there already."""
-        if self.before:
-            self._say(f"{self.before} of {len(self.standings)} cells were done before")
-        self.before = 0
+    def _stopped(self, event: Event, standing: Standing) -> None:
+        """Take note of what no longer runs, for now or for good, and say so."""
+        began = standing.bar is not None
+        if standing.bar is not None:
+            self.bars.remove_task(standing.bar)
+            standing.bar = None
+        if event.kind == "done" and standing.batches != event.task.batches:  # another run made its rows
+            self._catch_up(standing, event.task.batches)
+        standing.ended = event.final
+        if event.final and event.kind != "done":
+            self.problems.append(event)
+        if event.kind == "done" and not began and not standing.waits:
+            self.before += 1
+        elif event.kind != "waiting" or not standing.waits:
+            self._line(event, standing)
+        standing.waits = event.kind == "waiting"
 
     def _catch_up(self, standing: Standing, batches: int) -> None:
         rows = self.store.batches(standing.task.key)[:batches]
@@ -155,73 +152,56 @@ class Sweep:
         standing.wrong = sum(row.wrong for row in rows)
 
     def _line(self, event: Event, standing: Standing) -> None:
-        name = f"[{self.ended}/{len(self.standings)}] {called(event.task)}"
-        if event.kind == "done":
-            if not self.console.is_terminal:
-                self._say(f"{name}: error {standing.error:.2f} %, {self.left}")
-        elif event.kind == "waiting":
-            self._say(f"{name}: another runner has it, waiting")
-        else:
-            after = ", tried once more" if event.again else ""
-            self._say(f"{name}: {event.kind}, {event.text}{after}")
+        ends = {
+            "done": f"{standing.error}, {self.left}",
+            "waiting": "another runner has it, waiting",
+        }
+        after = ", tried once more" if event.again else ""
+        text = ends.get(event.kind, f"{event.kind}, {event.text}{after}")
+        self._say(f"[{self.ended}/{len(self.standings)}] {called(event.task)}: {text}")
+
+    def _greet(self) -> None:
+        """Say once how much was there already."""
+        if self.before:
+            self._say(f"{self.before} of {len(self.standings)} cells were done before")
+        self.before = 0
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def _draw(self, standing: Standing) -> None:
+        if standing.bar is not None:
+            self.bars.update(standing.bar, completed=standing.batches, note=standing.error)
+        text = f"{self.ended} of {len(self.standings)} cells"
+        self.bars.update(self.all, description=text, completed=self.whole - self.rest, note=self.left)
+
+    @property
+    def ended(self) -> int:
+        """Cells to which nothing more will happen."""
+        return sum(standing.ended for standing in self.standings.values())
+
+    @property
+    def rest(self) -> float:
+        """Forward passes to come."""
+        going = (standing for standing in self.standings.values() if not standing.ended)
+        return sum(s.task.passes * (1 - s.batches / s.task.batches) for s in going)
+
     @property
     def left(self) -> str:
         """Time left, from the forward passes made so far."""
-        rest = sum(
-            s.task.passes * (1 - s.batches / s.task.batches) for s in self.standings.values() if not s.ended
-        )
-        if not rest:
+        if not self.rest:
             return "nothing left"
         if not self.made:
             return "time left unknown"
-        return f"about {duration((time.monotonic() - self.start) * rest / self.made)} left"
-
-    def render(self) -> Group:
-        """The live table: a line for every method, model and scenario; seeds together."""
-        groups: dict[str, list[Standing]] = {}
-        for standing in self.standings.values():
-            groups.setdefault(called(standing.task, seed=False), []).append(standing)
-        shown = self._fitting(groups)
-        table = Table(box=None, pad_edge=False)
-        for column in ("", "cells", "progress", "error (%)", "state"):
-            table.add_column(column, justify="left" if column in ("", "progress", "state") else "right")
-        for name, group in shown.items():
-            errors = [standing.error for standing in group if standing.error is not None]
-            states = {standing.state: None for standing in group}
-            table.add_row(
-                escape(name),
-                f"{sum(s.state == 'done' for s in group)}/{len(group)}",
-                ProgressBar(sum(s.task.batches for s in group), sum(s.batches for s in group), width=20),
-                f"{sum(errors) / len(errors):.1f}" if errors else "",
-                ", ".join(states),
-            )
-        more = f", {len(groups) - len(shown)} lines not shown" if len(shown) < len(groups) else ""
-        return Group(table, Text(f"{self.ended} of {len(self.standings)} cells, {self.left}{more}"))
-
-    def _fitting(self, groups: dict[str, list[Standing]]) -> dict[str, list[Standing]]:
-        """Lines a terminal has room for: what runs, then what is to come, then what has ended."""
-        room = max(1, self.console.height - 3)
-        if len(groups) <= room:
-            return groups
-
-        def rank(name: str) -> int:
-            states = {standing.state for standing in groups[name]}
-            return 0 if "running" in states else 1 if states & {"to do", "elsewhere"} else 2
-
-        chosen = set(sorted(groups, key=rank)[:room])
-        return {name: group for name, group in groups.items() if name in chosen}
+        return f"about {duration((time.monotonic() - self.start) * self.rest / self.made)} left"
 
 
-def called(task: Task, *, seed: bool = True) -> str:
+def called(task: Task) -> str:
     """Name a cell for a person."""
     cell = task.cell
     clean = ", forgetting" if cell.clean else ""
-    text = f"{cell.name} on {cell.data} ({cell.scenario}{clean}), {cell.model}{mark(cell.precision)}"
-    return f"{text}, seed {cell.seed}" if seed else text
+    where = f"{cell.data} ({cell.scenario}{clean}), {cell.model}{mark(cell.precision)}"
+    return f"{cell.name} on {where}, seed {cell.seed}"
 
 
 def duration(seconds: float) -> str:
@@ -242,22 +222,14 @@ def plan_table(tasks: Sequence[Task], records: dict[str, CellRecord]) -> Table:
     for name in names:
         table.add_column(name, justify="right" if name in ("seed", "batches", "forward passes") else "left")
     for task in tasks:
-        cell = task.cell
+        cell, record = task.cell, records.get(task.key)
+        there: str = "no" if record is None else record.status
+        if record is not None and record.status == "running":
+            there = f"{record.done} of {task.batches} batches"
         model = f"{cell.model}{mark(cell.precision)}"
         words = (cell.name, model, cell.data, cell.scenario, str(cell.seed), cell.preset or "-")
-        table.add_row(
-            *map(escape, words), f"{task.batches:,}", f"{task.passes:,.0f}", standing(task, records.get(task.key))
-        )
+        table.add_row(*map(escape, words), f"{task.batches:,}", f"{task.passes:,.0f}", there)
     return table
-
-
-def standing(task: Task, record: CellRecord | None) -> str:
-    """What of a task is in the store, in words."""
-    if record is None:
-        return "no"
-    if record.status == "running":
-        return f"{record.done} of {task.batches} batches"
-    return record.status
 
 
 def plan_data(tasks: Sequence[Task], records: dict[str, CellRecord]) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ def nothing(_method: Method[Any]) -> Tensor:
     paper="Contrastive Test-Time Adaptation",
     year=2022,
     needs={"linear classifier"},
-    cost="7",
+    cost=7.0,
     confidence="high",
     presets={
         "cifar10-c": {},

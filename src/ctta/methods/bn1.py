@@ -20,7 +20,7 @@ class Bn1Settings:
     "bn1",
     paper="Improving robustness against common corruptions by covariate shift adaptation",
     year=2020,
-    cost="1",
+    cost=1.0,
     confidence="high",
     presets={name: {} for name in BENCHMARKS},
 )

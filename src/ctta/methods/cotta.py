@@ -24,7 +24,7 @@ class CottaSettings(TeacherSettings):
     "cotta",
     paper="Continual Test-Time Domain Adaptation",
     year=2022,
-    cost="5, or 36 where it averages over views",
+    cost=36.0,
     confidence="high",
     presets=TEACHER_PRESETS,
 )

@@ -76,7 +76,7 @@ IMAGENET = {"lr": 2e-4, "tau": 1.0}
     paper="Layer-wise Auto-Weighting for Non-Stationary Test-Time Adaptation",
     year=2024,
     needs={"conv or norm layers"},
-    cost="8 (4 with lam=0)",
+    cost=8.0,
     confidence="high",
     presets={
         "cifar10-c": CIFAR10,

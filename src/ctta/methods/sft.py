@@ -68,7 +68,7 @@ class SftSettings:
     paper="Surgical Fine-Tuning Improves Adaptation to Distribution Shifts",
     year=2023,
     needs={"named stages"},
-    cost="4.6 (2.3 with lam=0)",
+    cost=4.6,
     confidence="high",
     presets={
         "cifar10-c": {"lr": 1e-3},

@@ -21,7 +21,7 @@ class SourceSettings:
     "source",
     paper="no adaptation",
     year=0,
-    cost="1",
+    cost=1.0,
     confidence="high",
     presets={name: {} for name in BENCHMARKS},
 )

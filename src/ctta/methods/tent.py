@@ -30,7 +30,7 @@ class TentSettings:
     paper="Tent: Fully Test-Time Adaptation by Entropy Minimization",
     year=2021,
     needs={"norm layers"},
-    cost="2",
+    cost=2.0,
     confidence="high",
     presets={
         "cifar10-c": {"lr": 1e-3},

@@ -1,8 +1,9 @@
 """Streams of unlabelled batches whose distribution changes: seeded, hashed, resumable at any batch."""
 
-from ctta.streams.orders import Order, arrange
 from ctta.streams.scenarios import (
     SCENARIOS,
+    Order,
+    arrange,
     continual,
     correlated,
     gradual,

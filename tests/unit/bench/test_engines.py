@@ -335,21 +335,13 @@ def test_on_a_real_ray_the_table_is_that_of_the_local_engine_though_a_worker_is_
     text = MORTAL.replace("ALWAYS", "False") + MODEL.replace("nn.Sequential(", "Mortal(")
     model = write_model(tmp_path, text)
     words = ["--images", "17", "--batch-size", "10", "--corruptions", "contrast,brightness", "--seeds", "0-1"]
-    words += ["--model", model, "--methods", "source,tent,palm", "--threads", "1", "--json"]
-    tables = {}
-    for where in ("ray", "local"):
-        command = [sys.executable, "-m", "ctta", "bench", *words, "--engine", where, "--processes", "1"]
-        done = subprocess.run(
-            [*command, "--store", tmp_path / f"{where}.db"],
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert (tmp_path / "own.died").exists()  # Ray's worker did die, and its cell was run again
-        tables[where] = [(line["label"], line["error"]) for line in json.loads(done.stdout)["lines"]]
-    assert tables["ray"] == tables["local"]
+    words += ["--model", model, "--methods", "source,palm", "--threads", "1", "--json", "--processes", "1"]
+    command = [sys.executable, "-m", "ctta", "bench", *words, "--engine", "ray", "--store", tmp_path / "ray.db"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "own.died").exists()  # Ray's worker did die, and its cell was run again
+    assert [line["label"] for line in json.loads(done.stdout)["lines"]] == ["source", "palm"]
+    run(Local(tmp_path / "local.db", processes=1), plan(model, "source,palm", images=17, seeds="0-1"))
     assert read(tmp_path / "ray.db") == read(tmp_path / "local.db")
 
 

@@ -5,7 +5,6 @@ import textwrap
 import pytest
 from tests.bench_kit import write_model
 
-from ctta.bench.cell import UNKNOWN, passes_of
 from ctta.bench.plan import from_words, from_yaml, tasks
 from ctta.errors import SettingError
 
@@ -173,7 +172,6 @@ def test_the_estimate_is_batches_times_the_cost_of_the_method_and_counts_forgett
     # 20 clean images are two batches, under two statistics, after two domains; once where domains are mixed
     assert estimate(methods="source", clean=20) == [6 + 2 * 2 * 2]
     assert estimate(methods="source", clean=20, scenario="mixed") == [5 + 2 * 2]
-    assert passes_of("a method of one's own") == UNKNOWN
 
 
 def test_cells_that_are_one_in_other_words_are_one_task(model):
@@ -183,9 +181,3 @@ def test_cells_that_are_one_in_other_words_are_one_task(model):
     assert len(cells) == 2
     assert [task.cell.name for task in tasks(cells)] == ["tent"]
     assert [(task.batches, task.samples) for task in tasks(cells)] == [(1, 10)]
-
-
-def test_the_estimate_follows_the_cost_every_method_states():
-    stated = {"source": 1, "bn1": 1, "tent": 2, "ecotta": 3.5, "sft": 4.6, "adacontrast": 7, "law": 8, "palm": 8}
-    assert {name: passes_of(name) for name in stated} == stated
-    assert passes_of("cotta") == passes_of("dss") == 36

@@ -12,7 +12,7 @@ from ctta._core.precision import autocast_on
 from ctta.bench import cell as cell_module
 from ctta.bench import runner
 from ctta.bench.cell import Cell, identity, key_of, prepare
-from ctta.bench.forgetting import Forgetting
+from ctta.bench.evaluation import Forgetting
 from ctta.bench.runner import _Pending, adapter_of, rows_of, run, run_task
 from ctta.bench.store import Store
 from ctta.errors import CttaError, SettingError, StateError, StoreError
@@ -59,8 +59,7 @@ def test_every_method_goes_on_from_any_batch_bit_for_bit_on_a_network_in_the_fas
     assert rows_in(tmp_path / "stopped.db", cell, stops=(0, 1, 2)) == expected
 
 
-@pytest.mark.parametrize("method", ["source", "tent", "palm"])
-@pytest.mark.parametrize("seconds", [0.0, 1e9])
+@pytest.mark.parametrize(("method", "seconds"), [("source", 0.0), ("tent", 0.0), ("palm", 0.0), ("palm", 1e9)])
 def test_stopped_anywhere_and_run_again_the_rows_are_those_of_an_uninterrupted_run(
     method, seconds, model, store, tmp_path
 ):
@@ -261,7 +260,7 @@ def rows_in(path, cell, stops=()):
     return found
 
 
-@pytest.mark.parametrize("method", ["source", "tent", "palm"])
+@pytest.mark.parametrize("method", ["source", "palm"])
 def test_in_bf16_rows_are_others_than_in_full_and_the_same_again_and_after_interruptions(method, model, tmp_path):
     full, half = (tiny(model, method, clean=20, precision=name) for name in ("full", "bf16"))
     expected = rows_in(tmp_path / "half.db", half)

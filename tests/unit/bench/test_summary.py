@@ -8,8 +8,7 @@ import torch
 from tests.conftest import golden_net
 
 import ctta
-from ctta.bench.evaluation import BINS, BatchRow
-from ctta.bench.forgetting import Forgetting, with_source_statistics
+from ctta.bench.evaluation import BINS, BatchRow, Forgetting, with_source_statistics
 from ctta.bench.metrics import Visit, share_of, visits_of
 from ctta.bench.results import read_run
 from ctta.bench.store import Store
@@ -144,7 +143,7 @@ def test_forgetting_is_summed_as_the_last_and_the_mean(summed):
 
 
 def clean_part(source, count):
-    from ctta.streams.orders import Order, arrange
+    from ctta.streams import Order, arrange
 
     chosen = arrange(np.asarray(source.labels), Order())[:count]
     return to_batch(source.images(CLEAN, chosen)), torch.from_numpy(source.labels[chosen])

@@ -149,7 +149,7 @@ def test_methods_of_ones_own_files_run_beside_ours(words, tmp_path):
 def test_in_bf16_every_line_table_plan_and_exported_row_says_so(words, tmp_path):
     half = [*words, "--methods", "source,palm", "--precision", "bf16"]
     found = call(*half, "--export", tmp_path / "half.jsonl")
-    assert "on embedded, continual, 20 images a domain (bf16)" in " ".join(found.stdout.split())
+    assert "on embedded, continual (bf16), 20 images a domain" in " ".join(found.stdout.split())
     assert all("own.py:make (bf16), seed 0: error" in line for line in found.stderr.splitlines()[:2])
     assert "own.py:make (bf16)" in call(*half, "--dry-run").stdout
     full = call(*words, "--methods", "source,palm", "--export", tmp_path / "full.jsonl")
@@ -186,7 +186,7 @@ def test_tensorboard_gets_every_row_and_is_closed(words, tmp_path, monkeypatch):
     assert seen == [str(tmp_path / "tb"), *[("source", batch) for batch in range(4)], "closed"]
 
 
-# -------------------------------------------------------------------- the live table
+# -------------------------------------------------------------------- while it runs
 
 
 def sweep(words, tmp_path, **options):
@@ -194,43 +194,32 @@ def sweep(words, tmp_path, **options):
     return plan, Sweep(plan, Store(tmp_path / "live.db"), Console(width=150, record=True, **options))
 
 
-def test_on_a_terminal_a_live_table_shows_progress_error_and_time_left(words, tmp_path):
+def test_on_a_terminal_bars_show_what_runs_its_error_and_the_time_left(words, tmp_path):
     plan, live = sweep(words, tmp_path, force_terminal=True)
-    console = live.console
     with live, live.store:
         live(Event("begun", plan[0]))
         live(Event("row", plan[0], a_row(0, wrong=4)))
         live(Event("row", plan[0], a_row(1, wrong=2)))
-        console.print(live.render())
-    text = console.export_text()
-    assert "30.0" in text  # six of twenty
-    assert "running" in text
-    assert "0 of 2 cells, about" in text
-
-
-def test_a_low_terminal_shows_what_runs_first_and_counts_what_it_has_no_room_for(tmp_path):
-    methods = "source,bn1,tent,palm,law"
-    plan = tasks(from_words({"model": write_model(tmp_path), "images": 20, "batch_size": 10, "methods": methods}))
-    console = Console(width=150, height=6, record=True, force_terminal=True)
-    live = Sweep(plan, Store(tmp_path / "live.db"), console)
-    with live.store:
+        live.console.print(live.bars)
+        text = live.console.export_text()
         live(Event("done", plan[0]))
-        live(Event("begun", plan[3]))
-        console.print(live.render())
-    text = console.export_text()
-    assert [word for word in methods.split(",") if f"{word} on" in text] == ["bn1", "tent", "palm"]
-    assert "2 lines not shown" in text
+        live.console.print(live.bars)
+        after = live.console.export_text()
+    assert "source on embedded" in text
+    assert "error 30.00 %" in text  # six of twenty
+    assert "0 of 2 cells, about" in text
+    assert "palm on" not in text  # it does not run yet
+    assert "1 of 2 cells, about" in after
 
 
-def test_the_live_table_makes_way_for_other_output_and_comes_back(words, tmp_path):
+def test_the_bars_make_way_for_other_output_and_come_back(words, tmp_path):
     _, live = sweep(words, tmp_path, force_terminal=True)
     with live.store, live:
-        first = live.live
-        assert first.is_started
+        assert live.bars.live.is_started
         with live.aside():
-            assert not first.is_started
-        assert live.live.is_started
-    assert live.live is None
+            assert not live.bars.live.is_started
+        assert live.bars.live.is_started
+    assert not live.bars.live.is_started
 
 
 def test_cells_that_were_done_are_counted_in_one_line(words, tmp_path):

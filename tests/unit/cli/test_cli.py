@@ -36,9 +36,9 @@ def test_methods_lists_paper_year_needs_cost_and_confidence(monkeypatch):
     lines = {line.split()[0]: line for line in call("methods").splitlines() if line}
     for entry in ctta.list_methods():
         line = lines[entry.name]
-        for fact in (*entry.needs, entry.paper, entry.method.adapts, entry.cost, entry.confidence):
+        for fact in (*entry.needs, entry.paper, entry.method.adapts, f"{entry.cost:g}", entry.confidence):
             assert fact in line
-    assert "8 (5 with lam=0)" in lines["palm"]
+    assert " 8 " in lines["palm"]
     assert "2025" in lines["palm"]
 
 
@@ -47,7 +47,7 @@ def test_methods_json_carries_the_whole_registry():
     assert data.keys() == {entry.name for entry in ctta.list_methods()}
     assert data["palm"]["presets"]["imagenet-c"]["temperature"] == 1000.0
     assert {"shat", "factor", "rng"} <= data["palm"]["keeps"].keys()
-    assert (data["tent"]["cost"], data["tent"]["confidence"]) == ("2", "high")
+    assert (data["tent"]["cost"], data["tent"]["confidence"]) == (2.0, "high")
     assert json.loads(call("methods", "palm", "--json")) == data["palm"]
 
 
@@ -59,7 +59,7 @@ def test_methods_name_shows_settings_help_defaults_and_presets(name, monkeypatch
     for item in entry.settings:
         assert item.name in text
         assert str(item.default) in text
-    for fact in (entry.paper, f"Adapts: {entry.method.adapts}", f"batch: {entry.cost}", entry.confidence):
+    for fact in (entry.paper, f"Adapts: {entry.method.adapts}", f"batch: {entry.cost:g}", entry.confidence):
         assert fact in text
     assert "cifar100-c" in text
     assert ("No settings." in text) == (not entry.settings)
@@ -73,9 +73,9 @@ def test_an_unknown_method_ends_in_one_sentence_and_exit_code_1(capsys):
 
 
 def test_an_unknown_verb_is_a_usage_error():
-    result = CliRunner().invoke(cli, ["fly"])
+    result = CliRunner().invoke(cli, ["runn"])
     assert result.exit_code == 2
-    assert "No such command" in result.output
+    assert "There is no verb `runn`. Did you mean `run`?" in result.output
 
 
 def test_doctor_shows_versions_devices_threads_and_extras():
@@ -84,7 +84,7 @@ def test_doctor_shows_versions_devices_threads_and_extras():
     assert "cpu" in text
     assert "pip install ray" in text or "ray: " in text
     facts = json.loads(call("doctor", "--json"))
-    assert facts["core"].keys() == {"torch", "numpy", "safetensors", "pyyaml", "rich", "click"}
+    assert facts["core"].keys() == {"torch", "numpy", "pillow", "safetensors", "pyyaml", "rich", "click"}
     assert facts["threads"]["torch"] >= 1
     assert facts["problems"] == []
 
@@ -106,19 +106,17 @@ def test_doctor_finds_no_version_of_a_package_that_is_not_there():
 
 
 def test_demo_prints_a_table_saves_a_report_and_speaks_json(tmp_path):
-    text = call("demo", "--images", "10", "--batch-size", "10", "--out", str(tmp_path))
+    text = call("demo", "--images", "4", "--batch-size", "4", "--methods", "bn1,palm", "--out", str(tmp_path))
     assert "never reset" in text
     assert "parameters adapted" in text
+    assert text.splitlines()[-1].startswith(f"page in {tmp_path / 'demo.html'}")
+    assert "Lowest mean error" in (tmp_path / "demo.html").read_text()
     assert "| mean |" in (tmp_path / "demo.md").read_text()
     data = json.loads((tmp_path / "demo.json").read_text())
     assert len(data["summary"]["error"]) == 15
-    assert data["summary"]["mean"].keys() == {"source", "bn1", "tent", "palm"}
-    assert data["summary"]["passes"]["source"] == 1.0
-    assert 0 < data["summary"]["adapted"]["palm"] <= 100
-    result = CliRunner().invoke(
-        cli, ["demo", "--images", "2", "--batch-size", "2", "--methods", "bn1", "--out", str(tmp_path), "--json"]
-    )
-    assert json.loads(result.stdout)["manifest"]["methods"] == {"bn1": {"preset": "embedded"}}
+    assert data["summary"]["mean"].keys() == {"bn1", "palm"}
+    assert data["summary"]["passes"]["palm"] > data["summary"]["passes"]["bn1"] > 0
+    assert data["manifest"]["methods"] == {name: {"preset": "embedded"} for name in ("bn1", "palm")}
 
 
 def test_python_m_ctta_is_ctta():

@@ -412,7 +412,7 @@ def test_a_mixed_stream_is_reported(store):
     rows = [
         dataclasses.replace(row, counts={"fog-5": [100, 20], "snow-5": [100, 30]}) for row in store.batches(key)
     ]
-    with store._transaction() as db:
+    with store.transaction() as db:
         db.execute("DELETE FROM batches")
         db.executemany(
             "INSERT INTO batches (key, batch, row) VALUES (?, ?, ?)",

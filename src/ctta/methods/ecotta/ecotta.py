@@ -90,7 +90,7 @@ class EcottaSettings:
     paper="EcoTTA: Memory-Efficient Continual Test-Time Adaptation via Self-Distilled Regularization",
     year=2023,
     needs={"named stages", "source data, once, for its warm-up"},
-    cost="3.5, and its meta networks",
+    cost=3.5,
     confidence="medium",
     presets={
         "cifar10-c": {"lr": 5e-3},

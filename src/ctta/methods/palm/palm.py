@@ -272,7 +272,7 @@ class View(NamedTuple):
     paper="PALM: Pushing Adaptive Learning Rate Mechanisms for Continual Test-Time Adaptation",
     year=2025,
     needs={"conv or norm layers"},
-    cost="8 (5 with lam=0)",
+    cost=8.0,
     confidence="high",
     presets={
         "cifar10-c": {"lr": 5e-4, "alpha": 0.5, "temperature": 50.0, "eta": 1.0, "lam": 0.01},
@@ -399,7 +399,7 @@ class Palm(OptimizerMemory[PalmSettings]):
     def select(self, gradients: dict[str, Tensor], classes: int) -> list[str]:
         """Names of the tensors with Z <= eta. Tensors the model never used are not candidates."""
         s = self.settings
-        scores = dict(zip(gradients, to_host([gradient_score(g)[None] for g in gradients.values()]), strict=True))
+        scores = dict(zip(gradients, to_host([gradient_score(g) for g in gradients.values()]), strict=True))
         if not all(map(math.isfinite, scores.values())):  # or finite, and their sum too large for a number
             self.require_finite("gradient", gradients)
         if s.score_unit == "module":
@@ -627,27 +627,17 @@ class Palm(OptimizerMemory[PalmSettings]):
 
     def _note_rates(self, moved: Iterable[str], rates: Mapping[str, Tensor | float]) -> None:
         """Report the importance of all tensors, and the rate of those that moved: kappa * i unless given."""
-        known = {name: rate for name, rate in rates.items() if not isinstance(rate, Tensor)}
-        asked = {name: rate for name, rate in rates.items() if isinstance(rate, Tensor)}
-        have, movers = list(self.factor), list(moved)
+        factors = {name: factor.mean() for name, factor in self.factor.items()}
+        rate = {name: rates.get(name, self.kappa * factors.get(name, 0.0)) for name in moved}
         self.note(
             shares={
                 "selected": self.share(self.notes["selected"]),
-                "moved": self.share(movers),
+                "moved": self.share(rate),
                 "ever_selected": self.share(self.ever_selected),
             },
+            importance={name: factors.get(name, 0.0) for name in self.adapted},
+            learning_rates={name: rate.get(name, 0.0) for name in self.adapted},
         )
-
-        def report(found: list[float]) -> None:
-            factors = dict(zip(have, found, strict=False))
-            used = {**known, **dict(zip(asked, found[len(have) :], strict=True))}
-            rate = {name: float(used.get(name, self.kappa * factors.get(name, 0.0))) for name in movers}
-            self.note(
-                importance={name: factors.get(name, 0.0) for name in self.adapted},
-                learning_rates={name: rate.get(name, 0.0) for name in self.adapted},
-            )
-
-        self.later([*(factor.mean() for factor in self.factor.values()), *asked.values()], report)
 
     def _ones(self, names: Iterable[str]) -> dict[str, Tensor]:
         return {name: wide(self.source[name]).new_ones(()) for name in names}

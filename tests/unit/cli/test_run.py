@@ -1,6 +1,5 @@
-"""Methods side by side: rows, summary, the report, and `ctta run` on a model, data and method of one's own."""
+"""`ctta run` on a model, data and methods of one's own, and what its words lead to."""
 
-import io
 import json
 import pickle
 import random
@@ -9,85 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
-from rich.console import Console
 
 import ctta
 from ctta import streams
-from ctta.bench.compare import compare, summarise
-from ctta.bench.resolve import methods_from, model_from, names_in, source_from
+from ctta.bench.resolve import model_from, names_in, source_from
 from ctta.cli import cli
-from ctta.cli.comparison import follow, markdown, table
 from ctta.data import Arrays
-from ctta.models import build
-
-METHODS = {"source": {}, "bn1": {}, "mine": {"method": "palm", "adapt_share": 0.2}}
-
-
-def small_stream(setting="continual", **options):
-    draw = np.random.default_rng(0)
-    data = Arrays(draw.integers(0, 256, (12, 32, 32, 3), dtype=np.uint8), np.arange(12) % 10)
-    options = {"corruptions": ["brightness", "contrast"], "batch_size": 5, **options}
-    return streams.make(setting, streams.Corrupted(data), **options)
-
-
-@pytest.fixture(scope="module")
-def rows():
-    torch.manual_seed(0)
-    return list(compare(build("wrn-10-1"), small_stream(), METHODS))
-
-
-def test_a_row_says_what_every_method_did_with_a_batch(rows):
-    assert [row.samples for row in rows] == [5, 5, 2, 5, 5, 2]
-    assert [row.domain for row in rows] == ["brightness-5"] * 3 + ["contrast-5"] * 3
-    for row in rows:
-        assert row.wrong.keys() == row.seconds.keys() == METHODS.keys()
-        assert all(0 <= wrong <= row.samples for wrong in row.wrong.values())
-        assert row.pass_seconds > 0
-        assert row.shares["source"] == 0 < row.shares["mine"]
-        assert not any(row.skipped.values())
-
-
-def test_the_mean_is_the_plain_mean_over_domains(rows):
-    summary = summarise(rows)
-    for label in METHODS:
-        errors = [
-            100 * sum(r.wrong[label] for r in rows if r.domain == d) / 12 for d in ("brightness-5", "contrast-5")
-        ]
-        assert [summary.error[d][label] for d in summary.error] == pytest.approx(errors)
-        assert summary.mean[label] == pytest.approx(sum(errors) / 2)
-    assert summary.samples == 24
-    assert summary.skipped == dict.fromkeys(METHODS, 0)
-
-
-def test_a_setting_that_asks_for_a_reset_gets_it():
-    torch.manual_seed(0)
-    model = build("wrn-10-1")
-    once = list(compare(model, small_stream(corruptions=["contrast"]), {"tent": {"lr": 0.1}}))
-    after = list(compare(model, small_stream("reset-each-shift"), {"tent": {"lr": 0.1}}))[3:]
-    assert [row.wrong for row in after] == [row.wrong for row in once]
-
-
-def test_tables_hold_every_number(rows):
-    summary = summarise(rows)
-    page = markdown(summary, {"seed": 0})
-    assert "| brightness-5 |" in page
-    assert "- seed: 0" in page
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(table(summary, "title"))
-    assert "forward passes" in console.export_text()
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_rows_are_followed_live_on_a_terminal_and_in_lines_elsewhere(rows, terminal, tmp_path):
-    with (tmp_path / "out").open("w") as file:
-        console = Console(file=file, force_terminal=terminal, width=100)
-        assert follow(iter(rows), len(rows), "title", console) == rows
-    text = (tmp_path / "out").read_text()
-    assert "contrast-5" in text
-    assert terminal or text.count("\n") == 2
-
 
 OWN = '''
 """A model and a method of my own."""
@@ -128,7 +55,7 @@ def invoke(*arguments):
     return CliRunner().invoke(cli, ["run", *map(str, arguments)])
 
 
-def test_run_compares_methods_on_a_model_and_a_method_of_ones_own(tmp_path):
+def test_run_compares_methods_on_a_model_and_a_method_of_ones_own_and_saves_table_numbers_and_page(tmp_path):
     (tmp_path / "own_code.py").write_text(OWN)
     arguments = [
         "--model", f"{tmp_path / 'own_code.py'}:make", "--methods", "source,mine,palm", "--import",
@@ -136,19 +63,27 @@ def test_run_compares_methods_on_a_model_and_a_method_of_ones_own(tmp_path):
         "contrast,brightness", "--images", 20, "--batch-size", 10, "--out", tmp_path / "runs", "--json",
     ]  # fmt: skip
     result = invoke(*arguments)
+    ctta._core.registry._ENTRIES.pop("mine")
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
-    assert data["summary"]["error"].keys() == {"contrast-5", "brightness-5"}
+    error, cost = data["summary"]["error"], data["summary"]["passes"]
+    assert error.keys() == {"contrast-5", "brightness-5"}
     assert data["manifest"]["methods"]["palm"] == {"adapt_share": 0.1}
-    assert data["manifest"]["stream"]["images"] == 20
-    assert data["summary"]["error"]["contrast-5"]["source"] == data["summary"]["error"]["contrast-5"]["mine"]
-    saved = json.loads((tmp_path / "runs" / "run.json").read_text())
-    assert saved["summary"]["error"] == data["summary"]["error"]
+    assert data["manifest"]["scenario"]["images"] == 20
+    assert error["contrast-5"]["source"] == error["contrast-5"]["mine"]
+    means = {label: (error["contrast-5"][label] + error["brightness-5"][label]) / 2 for label in cost}
+    assert data["summary"]["mean"] == pytest.approx(means)
+    assert (data["summary"]["samples"], data["summary"]["skipped"]) == (40, dict.fromkeys(cost, 0))
+    assert cost["palm"] > cost["source"]
+    assert data["summary"]["adapted"]["source"] == 0 < data["summary"]["adapted"]["palm"] <= 100
+    assert json.loads((tmp_path / "runs" / "run.json").read_text()) == data
     assert "| error (%) |" in (tmp_path / "runs" / "run.md").read_text()
-    ctta._core.registry._ENTRIES.pop("mine")
+    page = Path(data["report"])
+    assert page == tmp_path / "runs" / "run.html"
+    assert all(f'<th scope="row">{label}</th>' in page.read_text() for label in cost)
 
 
-def test_run_prints_a_table_for_people(tmp_path):
+def test_run_prints_a_table_for_people_and_where_the_page_is(tmp_path):
     (tmp_path / "plain_code.py").write_text(
         OWN.partition("@dataclass")[0] + "def make():\n    return build('wrn-10-1')\n"
     )
@@ -157,8 +92,23 @@ def test_run_prints_a_table_for_people(tmp_path):
         "--corruptions", "contrast", "--images", 4, "--batch-size", 4, "--threads", 1, "--out", tmp_path,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "forward passes" in result.output
-    assert "contrast-3" in result.output
+    assert "forward passes" in result.stdout
+    assert "contrast-3" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith(f"page in {tmp_path / 'run.html'}")
+
+
+def test_a_method_that_fails_ends_in_exit_code_1_and_the_others_are_in_the_table(tmp_path):
+    (tmp_path / "plain_code.py").write_text(
+        "from torch import nn\ndef make():\n"
+        "    return nn.Sequential(nn.AvgPool2d(32), nn.Flatten(), nn.Linear(3, 10))\n"
+    )  # no norm layer and no convolution for PALM to adapt
+    result = invoke(
+        "--model", f"{tmp_path / 'plain_code.py'}:make", "--methods", "source,palm", "--corruptions", "contrast",
+        "--images", 4, "--batch-size", 4, "--out", tmp_path, "--json",
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert "UnsupportedModelError" in result.stderr
+    assert json.loads(result.stdout)["summary"]["mean"].keys() == {"source"}
 
 
 @pytest.mark.parametrize(
@@ -167,13 +117,8 @@ def test_run_prints_a_table_for_people(tmp_path):
         (lambda p: model_from(f"{p / 'own_code.py'}:nothing", None), ctta.ModelError, "no function `nothing`"),
         (lambda p: model_from(f"{p / 'own_code.py'}:wrong", None), ctta.ModelError, "but got a int"),
         (lambda p: model_from(f"{p / 'none.py'}:make", None), ctta.DataError, "no Python file"),
-        (
-            lambda p: source_from("nowhere", None, 0),
-            ctta.DataError,
-            "a folder of images by class, but got 'nowhere'",
-        ),
-        (lambda p: methods_from("palm", None, ["tent.lr=1"]), ctta.SettingError, "METHOD.SETTING=VALUE"),
-        (lambda p: methods_from("palm", None, ["palm.lr"]), ctta.SettingError, "METHOD.SETTING=VALUE"),
+        (lambda p: source_from("photos/", None, 0), ctta.DataError, "There is no folder and no dataset `photos/`"),
+        (lambda p: source_from("cifar10c", None, 0), ctta.DataError, "Did you mean `cifar10-c`"),
     ],
 )
 def test_words_that_lead_nowhere_are_answered_with_what_would(call, error, words, tmp_path):
