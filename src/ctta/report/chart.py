@@ -131,10 +131,12 @@ def scatter(series: Sequence[Series], width: float, *, x: str, y: str) -> Figure
     if 0 < 8 * min(values) <= max(values):
         steps = [digit * 10.0**power for power in range(-9, 10) for digit in (1, 2, 5)]
         first, last = max(m for m in steps if m < min(values)), min(m for m in steps if m > max(values))
-        _ticks(axes, [(m, f"{m:g}") for m in steps if first <= m <= last], values=True)
+        axes.set_xscale("log")
+        _ticks(axes, [(m, f"{m:g}") for m in steps if first <= m <= last])
         axes.set_xlim(first, last)
     else:
-        axes.set_xlim(left=0)
+        axes.update_datalim([(0, 0)], updatey=False)
+        axes.autoscale_view()
     axes.set(title=y, xlabel=x)
     fit(figure, 232)
     _name_dots(figure, [replace(s, label=short_label(figure, s.label, 0.4 * width)) for s in series])
@@ -248,7 +250,7 @@ def _name_dots(figure: Figure, series: Sequence[Series]) -> None:
     from matplotlib.transforms import Bbox
 
     (axes,) = figure.axes
-    area = axes.bbox.padded(8)
+    area = Bbox.from_extents(axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1 + 4)
     dots = axes.transData.transform([s.points[0] for s in series])
     taken = [Bbox.from_extents(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
     ups = [0.0, *(sign * away for away in range(14, 200, 3) for sign in (1, -1))]
