@@ -8,6 +8,7 @@ images) gets one, and then every title says so.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,40 +68,35 @@ class Options:
     @property
     def labels(self) -> list[str]:
         """What every title must say: in which way this is not the paper's experiment."""
-        model = self.model or ("embedded:" if self.data else None)
-        words = []
-        if self.data and model and model.startswith("embedded:"):
-            words.append("embedded model and images, not the paper's")
-        elif self.data:
-            words.append(f"model {model} on embedded images, not the paper's")
-        elif model:
-            words.append(f"model {model}, not the paper's")
-        if self.images is not None:
-            words.append(f"a slice: {self.images} images per domain")
-        if self.corruptions is not None:
-            words.append(
-                f"{len(self.corruptions)} of {len(CORRUPTIONS)} corruptions: {', '.join(self.corruptions)}"
-            )
-        if self.batch_size is not None:
-            words.append(f"batches of {self.batch_size}")
-        if self.preset is not None:
-            words.append(f"settings of the preset {self.preset}")
-        if self.precision == "bf16":
-            words.append("convolutions and matrix products in bfloat16")
-        return words
+        model, some = self.model or ("embedded:" if self.data else ""), self.corruptions or ()
+        own = model.startswith("embedded:")
+        said = {
+            "embedded model and images, not the paper's": self.data and own,
+            f"model {model} on embedded images, not the paper's": self.data and not own,
+            f"model {model}, not the paper's": model and not self.data,
+            f"a slice: {self.images} images per domain": self.images,
+            f"{len(some)} of {len(CORRUPTIONS)} corruptions: {', '.join(some)}": some,
+            f"batches of {self.batch_size}": self.batch_size,
+            f"settings of the preset {self.preset}": self.preset,
+            "convolutions and matrix products in bfloat16": self.precision == "bf16",
+        }
+        return [words for words, holds in said.items() if holds]
 
     @property
     def tag(self) -> str:
         """A few words for file names, empty for the paper's own experiment."""
-        parts = [self.dataset or "", Path(self.model.rstrip(":")).name if self.model else ""]
-        parts += [f"{self.images}-images"] if self.images is not None else []
-        parts += [f"{len(self.corruptions)}-corruptions"] if self.corruptions is not None else []
-        parts += [f"batch-{self.batch_size}"] if self.batch_size is not None else []
-        parts += [self.preset] if self.preset is not None else []
-        parts += [self.precision] if self.precision != "full" else []
-        parts += ["-".join(self.only)] if self.only is not None else []
-        parts += [f"seeds-{'-'.join(map(str, self.seeds))}"] if self.seeds != (0,) else []
-        words = ".".join("".join(c if c.isalnum() or c in "-_" else "-" for c in part) for part in parts if part)
+        said = (
+            (self.dataset, self.dataset),
+            (Path((self.model or "").rstrip(":")).name, self.model),
+            (f"{self.images}-images", self.images),
+            (f"{len(self.corruptions or ())}-corruptions", self.corruptions),
+            (f"batch-{self.batch_size}", self.batch_size),
+            (self.preset, self.preset),
+            (self.precision, self.precision != "full"),
+            ("-".join(self.only or ()), self.only),
+            (f"seeds-{'-'.join(map(str, self.seeds))}", self.seeds != (0,)),
+        )
+        words = ".".join(re.sub(r"[^\w-]", "-", str(word)) for word, holds in said if holds)
         if len(words) <= LONGEST_TAG:
             return words
         mark = hashlib.sha256(words.encode()).hexdigest()[:8]  # what tells it from others that begin alike

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -153,6 +153,28 @@ def clean_errors(domains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         if values:
             out |= {f"{short}_last": values[-1], f"{short}_mean": statistics.fmean(values)}
     return out
+
+
+# ---------------------------------------------------------------- over seeds
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds; `std` (n - 1 in the denominator) is None for a single one."""
+
+    mean: float
+    std: float | None
+    worst: float
+
+
+def spread_of(values: Sequence[float], worst: Callable[[Sequence[float]], float] = max) -> Spread:
+    """Mean, standard deviation and worst of one number a seed.
+
+    >>> spread_of([15.0, 17.0])
+    Spread(mean=16.0, std=1.4142135623730951, worst=17.0)
+    """
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.fmean(values), std, worst(values))
 
 
 # ---------------------------------------------------------------- curves over the stream

@@ -18,7 +18,7 @@ from typing import Any
 from ctta._core.precision import mark
 from ctta.bench import metrics
 from ctta.bench.evaluation import BatchRow
-from ctta.bench.metrics import Visit, corruption_of
+from ctta.bench.metrics import Spread, Visit, corruption_of, spread_of
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
 from ctta.errors import StoreError
@@ -118,9 +118,10 @@ class Run:
 
     @property
     def place(self) -> str:
-        """Model, data and scenario in words, with the precision where it is not full."""
+        """Model, data and scenario in words; whether it is a slice, and the precision where it is not full."""
         cell = self.cell
-        return f"{cell['model']} on {cell['data']}, {cell['scenario']}{mark(self.precision)}"
+        part = f", {cell['images']} images a domain" if cell["images"] else ""
+        return f"{cell['model']} on {cell['data']}, {cell['scenario']}{part}{mark(self.precision)}"
 
     @property
     def ground(self) -> str:
@@ -180,25 +181,6 @@ def error_in_pass(k: int) -> Number:
 def clean_accuracy(which: str) -> Number:
     """Accuracy on clean images, by a key of `Run.clean_error`."""
     return lambda run: 100 - run.clean_error[which] if which in run.clean_error else None
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A number over seeds; `std` (n - 1 in the denominator) is None for a single one."""
-
-    mean: float
-    std: float | None
-    worst: float
-
-
-def spread_of(values: Sequence[float], worst: Callable[[Sequence[float]], float] = max) -> Spread:
-    """Mean, standard deviation and worst of one number a seed.
-
-    >>> spread_of([15.0, 17.0])
-    Spread(mean=16.0, std=1.4142135623730951, worst=17.0)
-    """
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.fmean(values), std, worst(values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +263,7 @@ class Result:
             "precision": self.first.precision,
             "seeds": self.seeds,
             "keys": self.keys,
-            "error": {name: self.over(lambda run, name=name: run.error.get(name)) for name in self.first.error},  # type: ignore[misc]
+            "error": {name: statistics.fmean(run.error[name] for run in self.runs) for name in self.first.error},
             "mean": spread.mean,
             "std": spread.std,
             "worst": spread.worst,

@@ -132,10 +132,9 @@ def _show_results(plan: Sequence[Any], path: Path, as_json: bool, problems: list
         data = {"store": str(path), "images": images, "problems": problems}
         click.echo(json.dumps({**data, "lines": [result.to_dict() for result in results]}, indent=2))
         return
-    part = f", {images} images a domain" if images else ""
     for _, group in itertools.groupby(results, lambda result: result.first.ground):
         same = list(group)
-        side_by_side(same, f"{same[0].first.place}{part}", digits=2).show(Console())
+        side_by_side(same, same[0].first.place, digits=2).show(Console())
     click.echo(f"rows and manifests in {path}", err=True)
 
 

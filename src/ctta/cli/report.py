@@ -8,24 +8,20 @@ from typing import Literal
 
 import click
 
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
 
 @click.command("report")
-@click.argument("store", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Page [default: STORE as .html].")
+@click.argument("store", type=FILE)
+@click.option("--out", type=FILE, help="Page [default: STORE as .html].")
+@click.option("--figures", type=FOLDER, help="Folder for the figures as files.")
 @click.option(
-    "--figures", type=click.Path(file_okay=False, path_type=Path), help="Folder for the figures as files."
+    "--format", "form", type=click.Choice(["svg", "pdf"]), default="svg", show_default=True, help="Theirs."
 )
+@click.option("--tables", type=FOLDER, help="Folder for md, tex and csv tables.")
 @click.option(
-    "--format", "form", type=click.Choice(["svg", "pdf"]), default="svg", show_default=True, help="Of those files."
-)
-@click.option(
-    "--tables", type=click.Path(file_okay=False, path_type=Path), help="Folder for md, tex and csv tables."
-)
-@click.option(
-    "--domains",
-    default="glass_blur,snow",
-    show_default=True,
-    help="Domains whose learning-rate importance is shown.",
+    "--domains", default="glass_blur,snow", show_default=True, help="To show learning-rate importance of."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 def command(
@@ -40,7 +36,7 @@ def command(
     """Write one self-contained page about the finished runs of STORE, and figures and tables as files.
 
     The page opens offline and needs nothing beside it. Runs on the same model and stream are compared; several
-    seeds give mean, standard deviation and worst. PDF figures need matplotlib (the extra `report`).
+    seeds give mean, standard deviation and worst. Page and figures need the extra `report`.
 
     Example: ctta report runs/bench.db --out report.html --figures figures --format pdf --tables tables
     """

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from ctta._core.files import write
 from ctta._core.precision import PRECISIONS
 from ctta.cli.engine import Where, engine_options, stoppable
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 INCOMPLETE = 3
 """Exit code where something could not run for want of weights or data."""
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("reproduce")
@@ -35,28 +39,12 @@ INCOMPLETE = 3
 @click.option("--only", help="Some rows of the table by their labels, separated by commas.")
 @click.option("--batch-size", type=click.IntRange(min=1), help="Images per batch (default: the paper's).")
 @click.option("--preset", help="Settings of the methods that have this preset: labelled too.")
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="full",
-    show_default=True,
-    help="bf16 runs every method under bfloat16 autocast: labelled too.",
-)
+@click.option("--precision", type=click.Choice(PRECISIONS), help="bf16: under bfloat16 autocast, labelled too.")
 @click.option("--seeds", default="0", show_default=True, help="Seeds: numbers and ranges, as in 0,1,2 or 0-4.")
-@click.option(
-    "--store",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("runs/reproduce.sqlite"),
-    show_default=True,
-    help="Where results are kept; the same command continues there.",
-)
+@click.option("--store", type=FILE, default="runs/reproduce.sqlite", show_default=True, help="Results, SQLite.")
 @engine_options
-@click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the page of `ctta report` at the end."
-)
-@click.option(
-    "--rows", type=click.Path(file_okay=False, path_type=Path), help="Keep the rows behind the tables in a folder."
-)
+@click.option("--report", type=FILE, help="Write the page of `ctta report` at the end.")
+@click.option("--rows", type=click.Path(file_okay=False, path_type=Path), help="Folder to keep the rows in.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 def command(
     names: tuple[str, ...],
@@ -118,8 +106,9 @@ def _options(words: dict[str, Any], threads: int) -> Options:
     lists = read_words({name: words[name] for name in ("seeds", "corruptions")}, owner="`ctta reproduce`")
     only, weights, corruptions = words["only"], words["weights"], lists.get("corruptions")
     return Options(
-        **{name: words[name] for name in ("dataset", "model", "images", "batch_size", "preset", "precision")},
+        **{name: words[name] for name in ("dataset", "model", "images", "batch_size", "preset")},
         weights=str(weights) if weights else None,
+        precision=words["precision"] or "full",
         corruptions=tuple(corruptions) if corruptions else None,
         threads=threads,
         seeds=tuple(lists["seeds"]),
@@ -172,35 +161,30 @@ def _keep(results: Iterable[Reproduction], path: Path, folder: Path, tag: str) -
     from ctta.bench import archive
     from ctta.bench.store import Store
 
-    said = click.get_current_context()
-    with Store(path, read_only=True) as store:
-        for result in results:
-            if any(result.keys.values()):
-                name = result.experiment.name
-                command = " ".join(["ctta reproduce", name, *_words(said)])
-                archive.write(folder / f"{name}{f'.{tag}' if tag else ''}.jsonl", result, store, command)
-
-
-def _words(said: click.Context) -> list[str]:
-    """The options that decide the numbers, as they were given."""
+    said = click.get_current_context().params
     where = ("dataset", "model", "weights", "images", "corruptions", "only", "batch_size")
-    chosen = (*where, "preset", "precision", "seeds")
-    given = {name: said.params[name] for name in chosen if said.params[name] not in (None, "")}
+    given = {name: said[name] for name in (*where, "preset", "precision", "seeds")}
     if given["precision"] == "full":  # goes without saying
         del given["precision"]
-    return [shlex.join([f"--{name.replace('_', '-')}", str(value)]) for name, value in given.items()]
+    words = [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in given.items() if value]
+    with Store(path, read_only=True) as store:
+        for result in results:
+            if result.runs:
+                command = " ".join(["ctta reproduce", result.experiment.name, *words])
+                archive.write(folder / f"{_named(result.experiment.name, tag)}.jsonl", result, store, command)
 
 
 def save(result: Reproduction, folder: Path, tag: str) -> None:
     """Write EXPERIMENT.md and .tex, and a CSV file a table; a tag keeps slices and substitutes apart."""
-    from ctta._core.files import write
-
-    end = f".{tag}" if tag else ""
-    name = result.experiment.name
-    write(folder / f"{name}{end}.md", result.markdown.encode())
-    write(folder / f"{name}{end}.tex", result.latex.encode())
+    name = _named(result.experiment.name, tag)
+    write(folder / f"{name}.md", result.markdown.encode())
+    write(folder / f"{name}.tex", result.latex.encode())
     for table in result.tables:
-        write(folder / f"{table.name}{end}.csv", table.csv().encode())
+        write(folder / f"{_named(table.name, tag)}.csv", table.csv().encode())
+
+
+def _named(name: str, tag: str) -> str:
+    return f"{name}.{tag}" if tag else name
 
 
 def _list(as_json: bool) -> None:
@@ -210,12 +194,9 @@ def _list(as_json: bool) -> None:
     if as_json:
         rows = [
             {
-                "name": e.name,
-                "place": e.place,
-                "title": e.title,
+                **{name: getattr(e, name) for name in ("name", "place", "title", "published")},
                 "datasets": list(e.datasets),
-                "rows": [line.label for line in e.rows],
-                "published": {d: {r: dict(v) for r, v in rows.items()} for d, rows in e.published.items()},
+                "rows": [row.label for row in e.rows],
             }
             for e in found
         ]

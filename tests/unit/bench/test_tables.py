@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from ctta.bench import paper_tables as tables
-from ctta.bench.metrics import Visit
+from ctta.bench.metrics import Visit, spread_of
 from ctta.bench.reading import CellRecord
-from ctta.bench.results import Result, Run, results_of, spread_of
+from ctta.bench.results import Result, Run, results_of
 from ctta.bench.table import Column, Difference, Table, columns, marked
 from ctta.report.comparison import side_by_side
 
