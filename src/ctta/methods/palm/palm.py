@@ -26,9 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from ctta._core.kept import per_tensor, scalar
-from ctta._core.layers import Group
-from ctta._core.method import to_host
-from ctta._core.precision import bf16_pays, bf16_where_it_pays, wide
+from ctta._core.layers import Group, to_host, wide
+from ctta._core.precision import bf16_pays, bf16_where_it_pays
 from ctta._core.registry import register
 from ctta._cost.checkpointing import checkpointed
 from ctta._cost.compiling import is_compiled, run_compiled
@@ -498,7 +497,7 @@ class Palm(OptimizerMemory[PalmSettings]):
         graph = DeepGraph(self.model, run) if in_parts and wanted else None
         return View(images, run() if graph is None else graph.output, rows, graph)
 
-    def graph_to(self, names: Iterable[str]) -> AbstractContextManager[None]:
+    def graph_to(self, names: Iterable[str]) -> AbstractContextManager[None]:  # type: ignore[override]
         """Record the graph to some tensors only; to all of them where blocks are run again or compiled."""
         wanted = set(names)
         if self.settings.compile:  # every other set of tensors would be compiled anew

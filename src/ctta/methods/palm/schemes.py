@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, TypeVar
 from torch import Tensor
 
 from ctta._core.kept import per_tensor, scalar
+from ctta._core.layers import wide
 from ctta._core.moments import AdamMemory
-from ctta._core.precision import wide
 from ctta.errors import SettingError
 from ctta.optim import (
     AdafactorState,
