@@ -107,7 +107,7 @@ model: [{model: 'embedded:'}]
 methods: [tent, palm]
 seeds: &one [1, 2]
 images: 100
-set: {palm.steps: 2, tent: {lr: 1e-3}}
+set: {palm.refresh: 2, tent: {lr: 1e-3}}
 batch_size: 20
 """
 
