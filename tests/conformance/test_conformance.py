@@ -14,12 +14,12 @@ EXTRA = {
     "tent": [{"optimizer": "sgd", "lr": 1e-2, "steps": 2}],
     "palm": [
         {"variant": "paper", "eta": 0.05},
-        {"adapt_share": 0.3, "lr": 5e-3, "weight_decay": 1e-3, "temperature_schedule": "grow", "memory": "lowest"},
+        {"adapt_share": 0.3, "lr": 5e-3, "weight_decay": 1e-3, "memory": "lowest"},
         {"lr_scheme": "prodigy", "selection": "uniform", "adapt_share": 0.5},
         {"lr_scheme": "adafactor", "weight_decay": 1e-3, "speed": "fast", "memory": "low"},
         {"lr_scheme": "torch:NAdam", "scheme_lr": "kappa", "modules": "all"},
-        {"lr_scheme": "autolr", "adam_state": "persistent", "selection": "pseudo-label", "eta": 1.0},
-        {"steps": 2, "returned_logits": "after", "forward_order": "early", "bn_mode": "source", "modules": "all"},
+        {"lr_scheme": "autolr", "optimizer_state": "persistent", "selection": "pseudo-label", "eta": 1.0},
+        {"returned_logits": "after", "speed": "fast", "bn_mode": "source", "modules": "all"},
     ],
     "law": [
         {"variant": "paper", "lr": 1e-2},

@@ -31,7 +31,8 @@ def bf16_pays(device_type: str) -> bool:
     if device_type != "cpu":
         return False
     known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return any(has is not None and has() for has in known)
+    used = torch.backends.cpu.get_cpu_capability() == "AVX512"  # a process can be told to do without
+    return used and any(has is not None and has() for has in known)
 
 
 def bf16_where_it_pays(device_type: str) -> AbstractContextManager[object]:

@@ -40,7 +40,7 @@ def waits(monkeypatch):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"variant": "paper"}, {"memory": "low"}, {"memory": "lowest"}, {"refresh": 2}, {"view_share": 0.5}],
+    [{}, {"variant": "paper"}, {"memory": "low"}, {"memory": "lowest"}, {"refresh": 2}],
     ids=str,
 )
 def test_a_step_of_palm_waits_at_the_door_for_the_selection_and_at_its_end(waits, settings):
