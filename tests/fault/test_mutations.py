@@ -160,7 +160,7 @@ def read_beside_weights(path):
 
 
 def warm_up(path):
-    ecotta.load_warm_up(path, NET(), "ab")
+    ecotta.WARM_UP.read(ecotta.EcottaSettings(warmup=str(path)), NET())
 
 
 def tiny(path):

@@ -6,17 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
-from torch import Tensor
 
 from ctta.errors import SettingError
 
 PRECISIONS = ("full", "bf16")
 """What a whole run may be computed in."""
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32 or wider: constants like 1e-8 and small steps do not survive half precision."""
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def autocast_on(device_type: str) -> bool:

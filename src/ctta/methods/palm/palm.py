@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ctta import functional as F
 from ctta._core.kept import per_tensor, scalar
-from ctta._core.layers import Group
-from ctta._core.method import to_host
-from ctta._core.precision import bf16_pays, wide
+from ctta._core.layers import Group, to_host, wide
+from ctta._core.precision import bf16_pays
 from ctta._core.registry import register
 from ctta.methods.palm.choices import DIVERGENCES, PRESETS, STEP_OF_PALM, VARIANTS, threshold_for_share
 from ctta.methods.palm.cost import Pass, backward
@@ -57,10 +55,6 @@ class Palm(Schemes):
     def adaptable(self) -> Group:
         """Conv and norm layers, unless the settings say otherwise."""
         return self.settings.modules
-
-    def bn_mode(self) -> Literal["batch", "source"]:
-        """Batch statistics, unless the settings say otherwise."""
-        return self.settings.bn_mode
 
     def step(self, x: Tensor) -> Tensor:
         """Select, set the learning rates, update; return the logits from before the update."""

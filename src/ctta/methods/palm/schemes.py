@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor, nn
 
 from ctta._core.kept import per_tensor, scalar
+from ctta._core.layers import wide
 from ctta._core.moments import AdamMemory
-from ctta._core.precision import wide
 from ctta.errors import SettingError
 from ctta.methods.palm.choices import STEP_OF_PALM, PalmSettings
 from ctta.optim import (
