@@ -15,7 +15,6 @@ import click
 from ctta._version import __version__
 
 EXTRAS = {
-    "pillow": "reading image folders and making ImageNet-C",
     "torchvision": "its models and weights",
     "timm": "its models and weights",
     "robustbench": "the benchmark's source models",

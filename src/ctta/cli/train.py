@@ -59,7 +59,7 @@ def command(
 
     if threads:
         torch.set_num_threads(threads)
-    settings = build(TrainSettings, recipe, owner="train")
+    settings = build(TrainSettings, recipe, owner="train", lists="ctta train --help")
     split = train.load_split(data)
     model, resume = train.new_model(arch, split.classes, settings.seed), out.with_suffix(".run")
     if averaged:
