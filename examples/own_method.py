@@ -24,7 +24,7 @@ class AnchoredSettings:
     momentum: float = setting(0.9, "Share of the last direction that is kept.", low=0.0, high=1.0)
 
 
-@register("anchored", paper="an example, not a paper", year=2026, needs={"norm layers"})
+@register("anchored", paper="an example, not a paper", year=2026, needs={"norm layers"}, cost=3.0)
 class Anchored(Method[AnchoredSettings]):
     """Minimise entropy over the norm layers, and lean back towards the source."""
 
@@ -44,7 +44,7 @@ class Anchored(Method[AnchoredSettings]):
             stepped = self.value(name) - s.lr * self.velocity[name]
             moved[name] = stepped.lerp(self.source[name], s.pull)
         self.move(moved)
-        self.note(losses={"total": loss.item()})
+        self.note(losses={"total": loss})
         return logits
 
 

@@ -27,6 +27,7 @@ from safetensors.torch import save
 
 from ctta._core import checkpoint
 from ctta._core.files import parsing
+from ctta._core.learnt import fingerprint
 from ctta.bench import archive
 from ctta.bench.plan import from_yaml
 from ctta.data import cifar, cifar10_c, drive, image_folder, npm, read_ids
@@ -43,7 +44,8 @@ from ctta.models.weights import load_strictly
 COUNT, SEED = int(os.environ.get("CTTA_MUTATIONS", "2000")), int(os.environ.get("CTTA_SEED", "0"))
 RNG = np.random.default_rng(0)
 NET = functools.partial(torch.nn.Linear, 3, 2)
-STATE = NET().state_dict()
+SOURCE = NET()
+STATE = SOURCE.state_dict()
 MEMBER = RNG.bytes(300)
 KEPT = Path(__file__).parents[2] / "benchmarks" / "evidence" / "table1.cifar10-c.embedded.Source.jsonl"
 
@@ -118,7 +120,8 @@ def adapter_file(header, tensors=STATE):
     return save(dict(tensors), {"ctta": text, "sha256": checkpoint.digest(tensors, text)})
 
 
-WARM_UP = json.dumps({"kind": ecotta.KIND, "source": "ab", "model": "M", "parts": 2, "format": 1}).encode()
+MADE = {"kind": ecotta.WARM_UP.kind, "source": fingerprint(SOURCE), "model": "M", "parts": 2, "format": 1}
+WARM_UP = json.dumps(MADE).encode()
 
 
 # --- readers ----------------------------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ def read_beside_weights(path):
 
 
 def warm_up(path):
-    ecotta.WARM_UP.read(ecotta.EcottaSettings(warmup=str(path)), NET())
+    ecotta.WARM_UP.read(ecotta.EcottaSettings(warmup=str(path)), SOURCE)
 
 
 def tiny(path):

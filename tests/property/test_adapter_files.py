@@ -131,7 +131,7 @@ def test_bytes_changed_at_random_end_in_errors_of_ours(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("temperature", "x"), ("temperature", -1.0), ("passes", "x"), ("selection", ["no"])]
+    ("name", "value"), [("threshold", "x"), ("batches", -1), ("batches", "x"), ("selected", ["no"])]
 )
 def test_a_scalar_no_run_can_have_is_refused_before_anything_changes(name, value):
     adapter = ctta.adapt(golden_net(), "palm")

@@ -15,16 +15,17 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ctta._core import refusals, state
+from ctta._core import layers, refusals, state
+from ctta._core.copies import copy_network
 from ctta._core.kept import Kept, generator
-from ctta._core.layers import Group, all_finite, at_rest, collect, finite, to_host, use_batch_statistics, wide
+from ctta._core.layers import Group, all_finite, finite, to_host, wide
 from ctta._core.learnt import Learnt
 from ctta._core.precision import without_autocast
 from ctta._core.rng import Rng
 from ctta._core.state import State
 from ctta._cost.checkpointing import plain_blocks
 from ctta.augment import Augmentation
-from ctta.errors import AugmentError, NonFiniteError, StateError, UnsupportedModelError
+from ctta.errors import AugmentError, NonFiniteError, StateError
 
 S = TypeVar("S")
 
@@ -36,8 +37,8 @@ class Method(Generic[S]):
 
     Subclasses set `adapts` (which parameters may move), `statistics` (how BatchNorm normalises) and
     `default_augment` (a name in `ctta.augment.NAMED`), declare state with the functions of
-    `ctta._core.kept`, and write `step`. Attributes that were not declared cannot be assigned once the method is
-    built: a tensor nobody declared would survive a reset.
+    `ctta._core.kept`, and write `step`. Attributes that were not declared cannot be assigned later: a tensor
+    nobody declared would survive a reset.
     """
 
     adapts: ClassVar[Group] = "none"
@@ -58,24 +59,20 @@ class Method(Generic[S]):
         learnt: Mapping[str, Tensor] | None = None,
     ) -> None:
         if learnt and not self.learns:
-            raise StateError(
-                f"{type(self).__name__} learns nothing of the source, but was given {list(learnt)[:3]}."
-            )
-        self.model = model
-        self.settings = settings
-        self.augment = augment
-        self.seed = seed
+            raise StateError(f"{type(self).__name__} takes nothing of the source, but got {list(learnt)[:3]}.")
+        self.model, self.settings = model, settings
+        self.augment, self.seed = augment, seed
         self.learnt = dict(learnt or {})
         self.notes: dict[str, Any] = {}
         self.conditions: list[tuple[str, Tensor]] = []
         self.expected: list[tuple[str, list[str], Tensor]] = []
-        self.clipped_view = False  # whether this step used an augmentation of ours, which clips to [0, 1]
         self._prepare()
         self.adapted: dict[str, nn.Parameter] = self._collect()
         self.source = {name: value.detach().clone() for name, value in self.adapted.items()}
         self.source_buffers = {name: value.clone() for name, value in model.named_buffers()}
         for name, item in self.kept().items():
             setattr(self, name, item.init(self))
+        self.view = Views(augment, self.rng)
         self.beginning = state.beginning(self)
         self.never_finite = state.not_finite(self)
         self._sealed = True
@@ -129,11 +126,6 @@ class Method(Generic[S]):
             raise refusals.no_logits(logits, len(x))
         return wide(logits.clone())  # some models answer with one and the same buffer every time
 
-    def view(self, x: Tensor) -> Tensor:
-        """Return an augmented copy of the batch, a constant for autograd."""
-        self.clipped_view |= isinstance(self.augment, Augmentation)
-        return make_view(self.augment, x, self.rng.generator)
-
     def gradients(
         self,
         output: Tensor,
@@ -145,9 +137,8 @@ class Method(Generic[S]):
     ) -> dict[str, Tensor]:
         """Gradients of a loss by name, for all adapted tensors or some; those it does not use are left out.
 
-        `output` is the loss itself, or logits `along` which the gradient of a loss is given. In float32 or
-        wider. A gradient that is not finite has the whole step undone, unless the caller looks at them himself
-        (not `checked`).
+        `output` is the loss itself, or logits `along` which the gradient of a loss is given. In float32 or wider.
+        A gradient that is not finite has the step undone, unless the caller looks at them himself (not `checked`).
         """
         wanted = list(self.adapted if names is None else names)
         if not wanted:
@@ -246,19 +237,12 @@ class Method(Generic[S]):
         if flags is not None:
             self.expected.append((what, names, flags))
 
-    def begin(self) -> None:
-        """Make ready for a step: an empty report, and gradients on even if the caller switched them off."""
-        self.notes, self.conditions, self.expected = {}, [], []
-        self.clipped_view = False
-        for parameter in self.adapted.values():
-            parameter.requires_grad_(True)
-
-    def settle(self) -> None:
-        """Bring all that this step asked of the device at once; whatever is not finite has the step undone."""
+    def settle(self) -> dict[str, Any]:
+        """Bring what this step asked of the device, all at once; return the report if everything is finite."""
         expected, conditions, notes = self.expected, self.conditions, self.notes
+        self.notes, self.conditions, self.expected = {}, [], []
         tables = [notes, *(value for value in notes.values() if isinstance(value, dict))]
         noted = [(table, key, v) for table in tables for key, v in table.items() if isinstance(v, Tensor)]
-        self.expected, self.conditions = [], []
         answers = iter(
             to_host([flags for *_, flags in expected] + [c for _, c in conditions] + [v for *_, v in noted])
         )
@@ -268,10 +252,11 @@ class Method(Generic[S]):
                 raise NonFiniteError(f"{what} is not finite: {bad[0]}")
         for words, _ in conditions:
             if next(answers):
-                self.note_in_words(words)
+                notes["notes"] = (*notes.get("notes", ()), words)
         for table, key, value in noted:
             number = next(answers)
             table[key] = number if value.is_floating_point() else int(number)
+        return notes
 
     # ---------------------------------------------------------------- what follows from the declarations
 
@@ -306,27 +291,31 @@ class Method(Generic[S]):
         """Take back what a step that was cut short left switched on: train mode, hooks from a number on."""
         self.notes, self.conditions, self.expected = {}, [], []
         for network in state.networks_of(self):
-            at_rest(network, first_hook)
+            layers.at_rest(network, first_hook)
             plain_blocks(network)
 
     # ---------------------------------------------------------------- inner workings
 
     def _prepare(self) -> None:
         """Put the model into the state every method starts from: eval mode, nothing trainable."""
-        if isinstance(self.model, torch.jit.ScriptModule):
-            raise UnsupportedModelError(
-                "A scripted model hides its layers, so nothing can be adapted: pass the module it was made from."
-            )
         self.model.eval()
         self.model.requires_grad_(False)
         if self.bn_mode() == "batch":
-            use_batch_statistics(self.model)
+            layers.use_batch_statistics(self.model)
 
     def _collect(self) -> dict[str, nn.Parameter]:
-        adapted = collect(self.model, self.adaptable())
+        adapted = layers.collect(self.model, self.adaptable())
         if not adapted and self.adaptable() != "none":
             raise refusals.no_layers(type(self).__name__, self.model, self.adaptable())
+        if getattr(self.settings, "parameters", "all") == "weight-bias":
+            adapted = layers.weight_and_bias(adapted, self.model)
+        for parameter in adapted.values():
+            parameter.requires_grad_(True)
         return adapted
+
+    def copy_of_source(self) -> nn.Module:
+        """Copy the model as it is when the method is built, without gradients."""
+        return copy_network(self.model, f"{type(self).__name__} needs copies of the model").requires_grad_(False)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_sealed") and name not in self.__dict__:
@@ -337,14 +326,25 @@ class Method(Generic[S]):
         super().__setattr__(name, value)
 
 
-def make_view(augment: Augment, x: Tensor, generator: torch.Generator) -> Tensor:
-    """Augment a batch; only augmentations of ours draw from the generator."""
-    rounded = torch.is_autocast_enabled(x.device.type)
-    with torch.no_grad(), without_autocast(x.device.type) if rounded else nullcontext():
-        view = augment(x, generator) if isinstance(augment, Augmentation) else augment(x.clone())
-    if not isinstance(view, Tensor) or view.shape[:1] != x.shape[:1] or view.dtype != x.dtype:
-        raise AugmentError(
-            f"Expected `augment` to return a batch of {len(x)} images in {x.dtype}, "
-            f"but got {refusals.describe_value(view)}."
-        )
-    return view.clone() if view.is_inference() else view.detach()
+class Views:
+    """Augmented copies of batches, constants for autograd."""
+
+    def __init__(self, augment: Augment, rng: Rng) -> None:
+        self.augment, self.rng = augment, rng
+        self.clipped = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Augment a batch."""
+        rounded = torch.is_autocast_enabled(x.device.type)
+        with torch.no_grad(), without_autocast(x.device.type) if rounded else nullcontext():
+            if isinstance(self.augment, Augmentation):  # of ours: draws from the generator, clips to [0, 1]
+                self.clipped = True
+                view = self.augment(x, self.rng.generator)
+            else:
+                view = self.augment(x.clone())
+        if not isinstance(view, Tensor) or view.shape[:1] != x.shape[:1] or view.dtype != x.dtype:
+            raise AugmentError(
+                f"Expected `augment` to return a batch of {len(x)} images in {x.dtype}, "
+                f"but got {refusals.describe_value(view)}."
+            )
+        return view.clone() if view.is_inference() else view.detach()

@@ -22,6 +22,10 @@ def require_usable(model: Any, inplace: bool) -> None:
     """Refuse what is no model, and models with tensors that cannot be copied, computed with or moved as others."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"Expected a torch.nn.Module, but got a {type(model).__qualname__}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModelError(
+            "A scripted model hides its layers, so nothing can be adapted: pass the module it was made from."
+        )
     tensors = dict([*model.named_parameters(), *model.named_buffers()])
     if any(is_lazy(value) for value in tensors.values()):
         raise ModelError("The model has lazy layers that have not seen a batch: run it once before adapting.")

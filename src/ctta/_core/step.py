@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ctta._core.inputs import InputGuard
-from ctta._core.layers import all_finite, equal_bits
+from ctta._core.layers import INTEGERS, all_finite
 from ctta._core.method import Method
 from ctta._core.registry import MethodEntry
 from ctta._core.report import Report
@@ -116,19 +116,21 @@ class Stepping(nn.Module):
             if self._layout == "on trial":
                 self._settle_layout(x)
             before = self._open()
-            method.begin()
+            method.notes, method.conditions, method.expected, method.view.clipped = {}, [], [], False
+            for parameter in method.adapted.values():
+                parameter.requires_grad_(True)  # even if the caller switched them off
             torch.clear_autocast_cache()  # weights cast before the last step, or without a graph, are stale
             try:
                 logits = method.step(x)
                 method.expect_finite("prediction", {"logits": logits})
                 tensors = method.state().tensors
                 method.expect_finite("state", changed(method, tensors) if method.never_finite else tensors)
-                method.settle()
+                notes = method.settle()
             except NonFiniteError as error:
-                logits, reason = self._undo(x, before, str(error))
+                logits, reason, notes = *self._undo(x, before, str(error)), {}
             finally:
                 torch.clear_autocast_cache()
-            if guard.clipped and method.clipped_view and not guard.warned:
+            if guard.clipped and method.view.clipped and not guard.warned:
                 guard.warn(stacklevel=6)
             if guard.accepted != (x.dim(), x.shape[1]):
                 guard.remember(x, method.model)
@@ -140,7 +142,7 @@ class Stepping(nn.Module):
                 skipped=reason is not None,
                 reason=reason,
                 skipped_steps=skipped,
-                **({} if reason is not None else method.notes),
+                **notes,
             )
             self._done = Done(report.batch, skipped, report)
             return logits.detach()
@@ -173,10 +175,13 @@ class Stepping(nn.Module):
                 (value.shape, value.stride(), value.dtype, value.device)
             ):
                 copies[key] = old.copy_(value)
-            elif origin is not None and value.device.type in COMPARED and equal_bits(value, origin):
-                unmoved[key] = origin
-            else:
-                copies[key] = value.clone()
+                continue
+            if origin is not None and value.device.type in COMPARED and origin.dtype == value.dtype:
+                whole = INTEGERS[value.element_size()]
+                if torch.equal(value.view(whole), origin.view(whole)):
+                    unmoved[key] = origin
+                    continue
+            copies[key] = value.clone()
         self._snapshot = copies
         before = State({**unmoved, **copies}, copy.deepcopy(state.scalars))
         put_back, hook = partial(restore, self.method, before), RemovableHandle.next_id

@@ -20,12 +20,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ctta._core.copies import copy_network
 from ctta._core.kept import network
-from ctta._core.layers import weight_and_bias, wide
-from ctta._core.method import Augment, make_view
+from ctta._core.layers import wide
+from ctta._core.method import Views
 from ctta._core.moments import Descent, DescentSettings
-from ctta._core.rng import Rng
 from ctta.functional import soft_cross_entropy, symmetric_cross_entropy
 from ctta.settings import setting
 
@@ -93,27 +91,17 @@ def ask(teacher: Net, anchor: Net, view: Net, x: Tensor, *, threshold: float, vi
 class FrozenTeacher(nn.Module):
     """Teacher and anchor as one ordinary module that answers a batch as they did, always with the same views."""
 
-    def __init__(
-        self, teacher: nn.Module, anchor: nn.Module, augment: Augment, rng: Rng, *, threshold: float, views: int
-    ) -> None:
+    def __init__(self, teacher: nn.Module, anchor: nn.Module, view: Views, threshold: float, views: int) -> None:
         super().__init__()
-        self.teacher = teacher
-        self.anchor = anchor
-        self.augment = augment
-        self.rng = rng
-        self.threshold = threshold
-        self.views = views
+        self.teacher, self.anchor, self.view = teacher, anchor, view
+        self.threshold, self.views = threshold, views
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the teacher's logits, N x classes, without graph."""
-        draws = copy.deepcopy(self.rng)
-        view = partial(self._view, generator=draws.generator)
+        view = Views(self.view.augment, copy.deepcopy(self.view.rng))
         teacher, anchor = (partial(_logits, net) for net in (self.teacher, self.anchor))
         return ask(teacher, anchor, view, x, threshold=self.threshold, views=self.views).logits
-
-    def _view(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        return make_view(self.augment, x, generator)
 
 
 def _logits(net: nn.Module, x: Tensor) -> Tensor:
@@ -153,9 +141,7 @@ class MeanTeacher(Descent[S]):
     def frozen(self) -> nn.Module:
         """Return the teacher with all it takes to answer."""
         s = self.settings
-        return FrozenTeacher(
-            self.teacher, self.anchor, self.augment, self.rng, threshold=s.confidence, views=s.views
-        )
+        return FrozenTeacher(self.teacher, self.anchor, self.view, s.confidence, s.views)
 
     # ---------------------------------------------------------------- the parts of a step
 
@@ -197,14 +183,3 @@ class MeanTeacher(Descent[S]):
         if answer.confidence is not None:
             how = f"teacher averaged {self.settings.views} views" if answer.averaged else "teacher used no views"
             self.note(notes=(f"{how}: anchor confidence {answer.confidence:.3f}",))
-
-    # ---------------------------------------------------------------- inner workings
-
-    def copy_of_source(self) -> nn.Module:
-        """Copy the model as it is when the method is built or reset, without gradients."""
-        advice = f"{type(self).__name__} needs copies of the model, as teacher and as anchor"
-        return copy_network(self.model, advice).requires_grad_(False)
-
-    def _collect(self) -> dict[str, nn.Parameter]:
-        found = super()._collect()
-        return found if self.settings.parameters == "all" else weight_and_bias(found, self.model)

@@ -15,11 +15,10 @@ import click
 from ctta._version import __version__
 
 EXTRAS = {
-    "pillow": "reading image folders and making ImageNet-C",
     "torchvision": "its models and weights",
     "timm": "its models and weights",
     "robustbench": "the benchmark's source models",
-    "matplotlib": "figures as PDF",
+    "matplotlib": "figures of a report",
     "ray": "running on a cluster",
     "tensorboard": "the TensorBoard writer",
     "pyarrow": "export to Parquet",

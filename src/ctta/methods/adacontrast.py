@@ -21,10 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctta._core.copies import copy_network
 from ctta._core.features import classifier_input, require_linear, watch_linear
 from ctta._core.kept import buffer, network, scalar
-from ctta._core.layers import training, weight_and_bias, wide
+from ctta._core.layers import training, wide
 from ctta._core.method import Method
 from ctta._core.moments import SgdMemory
 from ctta._core.precision import without_autocast
@@ -79,11 +78,6 @@ class Encoded(NamedTuple):
     logits: Tensor
 
 
-def copy_model(method: Method[Any]) -> nn.Module:
-    """Copy the model, without gradients."""
-    return copy_network(method.model, "AdaContrast needs a copy as momentum network").requires_grad_(False)
-
-
 def nothing(_method: Method[Any]) -> Tensor:
     """Return an empty tensor, for memories whose shape the first batch tells."""
     return torch.empty(0)
@@ -111,7 +105,7 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
     statistics = "source"
     default_augment = "adacontrast"
 
-    momentum_model: nn.Module = network(copy_model, "The momentum network.")
+    momentum_model: nn.Module = network(lambda m: m.copy_of_source(), "The momentum network.")
     queue: Tensor = buffer(
         nothing,
         "Past keys, queue_size x D, random before there were any.",
@@ -128,10 +122,6 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
     def _prepare(self) -> None:
         require_linear(self.model)
         super()._prepare()
-
-    def _collect(self) -> dict[str, nn.Parameter]:
-        found = super()._collect()
-        return found if self.settings.parameters == "all" else weight_and_bias(found, self.model)
 
     def step(self, x: Tensor) -> Tensor:
         """Adapt to the batch, then predict it in eval mode."""

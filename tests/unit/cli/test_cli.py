@@ -47,7 +47,7 @@ def test_methods_json_carries_the_whole_registry():
     data = {item["name"]: item for item in json.loads(call("methods", "--json"))}
     assert data.keys() == {entry.name for entry in ctta.list_methods()}
     assert data["palm"]["presets"]["imagenet-c"]["temperature"] == 1000.0
-    assert {"shat", "factor", "rng"} <= data["palm"]["keeps"].keys()
+    assert {"average", "importance", "rng"} <= data["palm"]["keeps"].keys()
     assert (data["tent"]["cost"], data["tent"]["confidence"]) == (2, "high")
     assert json.loads(call("methods", "palm", "--json")) == data["palm"]
 
@@ -85,7 +85,7 @@ def test_doctor_shows_versions_devices_threads_and_extras():
     assert "cpu" in text
     assert "pip install ray" in text or "ray: " in text
     facts = json.loads(call("doctor", "--json"))
-    assert facts["core"].keys() == {"torch", "numpy", "safetensors", "pyyaml", "rich", "click"}
+    assert facts["core"].keys() == {"torch", "numpy", "pillow", "safetensors", "pyyaml", "rich", "click"}
     assert facts["threads"]["torch"] >= 1
     assert facts["problems"] == []
 

@@ -116,7 +116,6 @@ def test_spec_2_alpha_one_gives_eps_over_s_and_alpha_zero_one_plus_s_over_eps(st
     for alpha, expected in ((1.0, lambda s: 1e-8 / (s + 1e-8)), (0.0, lambda s: 1 + s / 1e-8)):
         adapter = palm(alpha=alpha, eta=1e9, granularity="element")
         theta = {name: value.clone() for name, value in adapter.method.source.items()}
-        adapter.method.begin()
         logits = adapter.model(x)
         gradients = adapter.method.gradients(ctta.functional.uniform_kl(logits, 50.0, target_scale="ones"))
         adapter(x)
