@@ -77,9 +77,9 @@ class Prodigy(Rule):
     def gather(self, parameter: Tensor, gradient: Tensor, rate: float) -> Tensor:
         """Bring the running sums of one tensor up to date; returns its share of numerator and denominator."""
         g, state = self.param_groups[0], self.state[parameter]
-        if not state:
-            state["start"] = parameter.clone()
-            state |= {key: torch.zeros_like(parameter) for key in ("mean", "square", "travel")}
+        state.setdefault("start", parameter.clone())
+        for key in ("mean", "square", "travel"):
+            state.setdefault(key, torch.zeros_like(parameter))
         if g["weight_decay"] and not g["decoupled"]:
             gradient = gradient + g["weight_decay"] * parameter
         d, beta1, beta2 = g["d"], g["beta1"], g["beta2"]

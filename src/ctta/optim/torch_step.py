@@ -114,7 +114,8 @@ def torch_step(
         return Outcome({}, {}, state)
     optimizer = _build(kind, list(parameters.values()), options)
     group = optimizer.param_groups[0]
-    group.update(state.numbers.get(OF_ALL, {}))
+    shared = optimizer.shared if isinstance(optimizer, Rule) else ()
+    group.update({key: x for key, x in state.numbers.get(OF_ALL, {}).items() if key in shared})
     for name, parameter in parameters.items():
         parameter.grad = gradients[name].clone()
         before: dict[str, Any] = {key: tensor.clone() for key, tensor in state.tensors.get(name, {}).items()}
