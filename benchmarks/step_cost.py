@@ -10,20 +10,31 @@ measures a process that does without. Run with `make bench`.
     python benchmarks/step_cost.py --arch wrn-28-2 --batch 200 --rounds 7
     python benchmarks/step_cost.py --arch embedded --rows literal,exact,fast,law --no-memory
     python benchmarks/step_cost.py --arch wrn-28-2 --savings --no-memory      # each saving taken back alone
+    python benchmarks/step_cost.py --arch resnet-20 --official ~/PALM/classification --rows official,exact
+
+The last line also times the published code, for anyone who has it and what it imports. It is not part of this
+repository and was not run here: the literal step stands in for it. With ATEN_CPU_CAPABILITY=avx2 and
+ONEDNN_MAX_CPU_ISA=AVX2 in the environment a processor does without AVX-512 and its bfloat16 instructions.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
+import importlib
 import multiprocessing
 import os
 import statistics
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +45,9 @@ from ctta._cost.allocator import keep_freed_memory
 from ctta.augment import NAMED
 from ctta.models import build, load
 from without import WITHOUT
+
+sys.path.append(str(Path(__file__).parents[1]))  # tests/reference is beside this folder, not in the package
+from tests.reference.literal_palm import OfficialPalm
 
 ARCHITECTURES = {
     "embedded": 200,
@@ -47,13 +61,13 @@ ARCHITECTURES = {
 PALM: dict[str, dict[str, Any]] = {
     "exact": {},
     "fast": {"speed": "fast"},
-    "compiled": {"compile": True},
-    "fast compiled": {"speed": "fast", "compile": True},
     "low memory": {"memory": "low"},
     "lowest memory": {"memory": "lowest"},
 }
 OTHERS = tuple(entry.name for entry in ctta.list_methods() if not entry.name.startswith("palm"))
 ROWS = ("literal", *PALM, "unguarded", *OTHERS)
+OFFICIAL, FOLDER = "official", "CTTA_OFFICIAL_PALM"
+"""The row of the published code, and the variable that tells processes where it is."""
 SAVINGS = ("literal", "exact", *WITHOUT)
 MANY_VIEWS = ("cotta", "dss")
 """Rows that cost as much as all others together: timed in one round out of three."""
@@ -84,15 +98,32 @@ def setup(arch: str, batch: int, size: int, *, share: float = 0.0, eta: float | 
     return Setup(model, x, 1.0 if eta is None else eta)
 
 
+def published(folder: Path, given: Setup) -> Callable[[], object]:
+    """One step of the published code, imported from its folder `classification`, as a call."""
+    sys.path.insert(0, str(folder))
+    method = importlib.import_module("methods.ours").OURS
+    settings = SimpleNamespace(
+        CORRUPTION=SimpleNamespace(DATASET="cifar10_c"),
+        MODEL=SimpleNamespace(EPISODIC=False),
+        OPTIM=SimpleNamespace(STEPS=1, METHOD="Adam", LR=5e-4, BETA=0.9, WD=0.0),
+        OURS=SimpleNamespace(BETA3=0.5, THRESH=given.eta, TEMP=50.0, LAMBDA=0.01),
+        TEST=SimpleNamespace(WINDOW_LENGTH=1),
+    )
+    on_cpu = given.x.device.type == "cpu"  # it asks for a GPU by name
+    with mock.patch.object(Tensor, "cuda", lambda self: self) if on_cpu else nullcontext():
+        step = method(settings, copy.deepcopy(given.model), 10)
+    return lambda: step(given.x)
+
+
 def contestant(row: str, given: Setup) -> Callable[[], object]:
     """One step of a row, as a call."""
     if row == "literal":
-        from literal import OfficialPalm  # beside this file
-
         generator = torch.Generator().manual_seed(0)
         augment = NAMED["cotta"]
         step = OfficialPalm(given.model, lambda x: augment(x, generator), eta=given.eta)
         return lambda: step(given.x)
+    if row == OFFICIAL:
+        return published(Path(os.environ[FOLDER]), given)
     if row in WITHOUT:
         return without.contestant(row, given.model, given.x, given.eta)
     if row in PALM:
@@ -111,11 +142,17 @@ def contestant(row: str, given: Setup) -> Callable[[], object]:
     return lambda: other(given.x)
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Seconds of one call."""
+def cycle(row: str) -> int:
+    """Batches after which a row's costs repeat: stage one may run in some only."""
+    return int(ctta.methods.find("palm").resolve(None, PALM[row]).refresh) if row in PALM else 1
+
+
+def timed(call: Callable[[], object], times: int = 1) -> float:
+    """Seconds of one call, the mean of some."""
     start = perf_counter()
-    call()
-    return perf_counter() - start
+    for _ in range(times):
+        call()
+    return (perf_counter() - start) / times
 
 
 def measure(given: Setup, rows: list[str], rounds: int) -> dict[str, list[float]]:
@@ -130,7 +167,8 @@ def measure(given: Setup, rows: list[str], rounds: int) -> dict[str, list[float]
     for number in range(rounds + 1):
         with torch.inference_mode():
             found = {"unit": statistics.median(timed(lambda: given.model(given.x)) for _ in range(3))}
-        found |= {row: timed(call) for row, call in calls.items() if row not in MANY_VIEWS or number % 3 == 1}
+        due = [row for row in calls if row not in MANY_VIEWS or number % 3 == 1]
+        found |= {row: timed(calls[row], cycle(row)) for row in due}
         if number:
             for row, value in found.items():
                 seconds[row].append(value)
@@ -212,9 +250,12 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.05, help="share of the parameters PALM is to select")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-memory", action="store_true", help="times only")
+    parser.add_argument("--official", type=Path, metavar="FOLDER", help="`classification` of the published code")
     parser.add_argument("--give-back", action="store_true", help="leave freed memory to the system, as by default")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.official:
+        os.environ[FOLDER] = str(arguments.official.resolve())
     if not arguments.give_back:
         keep_freed_memory()
     for arch in arguments.arch.split(",") if arguments.arch else ARCHITECTURES:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import ctta
 from ctta import MethodEntry
+from ctta.cli.methods import TITLES
 
 PAGE = Path(__file__).with_name("methods.md")
 HEAD = """# Methods
 
 This page is written by `make docs` from the registry; `ctta methods NAME` prints the same. Settings are keyword
 arguments of `ctta.adapt(model, NAME, ...)`; a preset is chosen with `preset="..."`; settings given beside it win.
-Cost is that of a batch, in forward passes of the model (a backward pass through all layers counts two).
+Cost is that of a batch at most, in forward passes of the model (a backward pass through all layers counts two).
 Confidence is how sure we are that this is the published method.
 """
 
@@ -36,13 +37,15 @@ def section(entry: MethodEntry) -> str:
         f"Paper: {entry.paper}{year}. Needs: {', '.join(sorted(entry.needs)) or 'any model'}. "
         f"Adapts: {entry.method.adapts}. Cost: {entry.cost:g}. Confidence: {entry.confidence}.\n",
     ]
-    if entry.settings:
-        lines += ["| setting | default | accepts | help |", "|---|---|---|---|"]
-        lines += [
-            f"| `{s.name}` | `{cell(str(s.default))}` | {cell(s.accepts)} | {cell(s.help)} |"
-            for s in entry.settings
-        ]
-        lines.append("")
+    for group, title in TITLES.items():
+        found = [s for s in entry.settings if s.group == group]
+        if found:
+            lines += [f"{title}:\n"] if group != "paper" else []
+            lines += ["| setting | default | accepts | help |", "|---|---|---|---|"]
+            lines += [
+                f"| `{s.name}` | `{cell(str(s.default))}` | {cell(s.accepts)} | {cell(s.help)} |" for s in found
+            ]
+            lines.append("")
     for title, groups in (("Preset", entry.presets), ("Variant", entry.variants)):
         for name, values in groups.items():
             text = ", ".join(f"{key}={value}" for key, value in values.items())

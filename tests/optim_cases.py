@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ctta.optim import AdafactorState, ProdigyState, adafactor, lars, prodigy
+from ctta.optim import Adafactor, Lars, Prodigy
 
 PATH = Path(__file__).parent / "golden" / "optim.npz"
 F64 = torch.float64
@@ -54,25 +54,28 @@ def pull(name: str, theta: Tensor, step: int) -> Tensor:
     return (theta - 3.0) + torch.as_tensor(rng.normal(size=SHAPES[name]), dtype=F64)
 
 
+OURS = {"lars": Lars, "prodigy": Prodigy, "adafactor": Adafactor}
+
+
 def ours(case: str) -> dict[str, Tensor]:
-    """Values after the shown steps, each step x flattened shape, with the functions of ctta.optim."""
+    """Values after the shown steps, each step x flattened shape, with the optimisers of ctta.optim."""
     method, options = CASES[case]
-    theta = start()
-    states: dict = {}
-    shown: dict[str, list[Tensor]] = {name: [] for name in theta}
+    parameters = {name: nn.Parameter(value.clone()) for name, value in start().items()}
+    optimizer = OURS[method](list(parameters.values()), **options)
+    return run(optimizer, parameters)
+
+
+def run(optimizer, parameters, coupled: float = 0.0) -> dict[str, Tensor]:
+    """Values after the shown steps of an optimiser."""
+    shown: dict[str, list[Tensor]] = {name: [] for name in parameters}
     for step in range(1, STEPS + 1):
-        gradients = {name: pull(name, value, step) for name, value in theta.items()}
-        if method == "prodigy":
-            before = states.get("all") or ProdigyState.zero(theta, options.get("d0", 1e-6))
-            theta, states["all"] = prodigy(theta, gradients, state=before, **options)
-        for name, gradient in gradients.items():
-            if method == "lars":
-                theta[name], states[name] = lars(theta[name], gradient, velocity=states.get(name), **options)
-            elif method == "adafactor":
-                before = states.get(name) or AdafactorState.zero(theta[name])
-                theta[name], states[name] = adafactor(theta[name], gradient, before, **options)
+        for name, parameter in parameters.items():
+            theta = parameter.detach().reshape(SHAPES[name])
+            parameter.grad = (pull(name, theta, step) + coupled * theta).reshape(parameter.shape)
+        optimizer.step()
+        for name, parameter in parameters.items():
             if step in SHOWN:
-                shown[name].append(theta[name].flatten())
+                shown[name].append(parameter.detach().flatten().clone())
     return {name: torch.stack(values) for name, values in shown.items()}
 
 
@@ -111,17 +114,7 @@ def _theirs(case: str) -> dict[str, Tensor]:
         name: nn.Parameter(value.reshape(-1, 1) if as_matrix and value.dim() < 2 else value.clone())
         for name, value in start().items()
     }
-    optimizer = kind(list(parameters.values()), **options)
-    shown: dict[str, list[Tensor]] = {name: [] for name in parameters}
-    for step in range(1, STEPS + 1):
-        for name, parameter in parameters.items():
-            theta = parameter.detach().reshape(SHAPES[name])
-            parameter.grad = (pull(name, theta, step) + coupled * theta).reshape(parameter.shape)
-        optimizer.step()
-        for name, parameter in parameters.items():
-            if step in SHOWN:
-                shown[name].append(parameter.detach().flatten().clone())
-    return {name: torch.stack(values) for name, values in shown.items()}
+    return run(kind(list(parameters.values()), **options), parameters, coupled)
 
 
 def golden(case: str) -> dict[str, Tensor]:
@@ -145,9 +138,9 @@ def travelled(values: dict[str, Tensor]) -> float:
 if __name__ == "__main__":
     runs = {case: theirs(case) for case in CASES}
     np.savez_compressed(
-        PATH, **{f"{case}/{name}": v.numpy() for case, run in runs.items() for name, v in run.items()}
+        PATH, **{f"{case}/{name}": v.numpy() for case, values in runs.items() for name, v in values.items()}
     )
-    for case, run in runs.items():
-        mine, gone = distance(ours(case), run), travelled(run)
+    for case, values in runs.items():
+        mine, gone = distance(ours(case), values), travelled(values)
         print(f"{case:20} off by {mine:.1e}, travelled {gone:.3g}")  # noqa: T201
         assert math.isfinite(gone)

@@ -11,28 +11,26 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _IncompatibleKeys
-from torch.nn.parameter import is_lazy
 
-from ctta._core import checkpoint
+from ctta._core import checkpoint, state
 from ctta._core.copies import copy_network, deep_copy
 from ctta._core.inputs import InputGuard
-from ctta._core.layers import AsItWas, all_finite, same_bits
+from ctta._core.layers import AsItWas
 from ctta._core.method import Augment, Method
+from ctta._core.refusals import require_usable
 from ctta._core.registry import MethodEntry, find
 from ctta._core.report import Report
-from ctta._core.state import State, network_tensors, networks_of, undisturbed
-from ctta._core.turns import Done, Turns, turn
-from ctta._cost.layout import use_fast_layout, use_plain_layout
+from ctta._core.step import Done, Stepping, turn
+from ctta._cost.layout import use_fast_layout
 from ctta._version import __version__
 from ctta.augment import CUSTOM, NAMED, Augmentation, choose
-from ctta.errors import AugmentError, CttaError, ModelError, NonFiniteError, SettingError, StateError
+from ctta.errors import AugmentError, ModelError, SettingError, StateError
 
 META = "adapter"
 SOURCE = "source/"
@@ -61,14 +59,8 @@ def adapt(
     statistics from then on (where the method does), and `reset` restores its weights, not its layers.
     """
     entry = find(method)
-    return Adapter(
-        model,
-        entry,
-        entry.resolve(preset, settings),
-        augment=choose(augment, entry.method.default_augment),
-        seed=seed,
-        inplace=inplace,
-    )
+    view = choose(augment, entry.method.default_augment)
+    return Adapter(model, entry, entry.resolve(preset, settings), augment=view, seed=seed, inplace=inplace)
 
 
 def load(
@@ -94,18 +86,10 @@ def load(
                 "ctta.load(path, model, augment=...)."
             )
         augment = header["augment"]
-    settings = entry.resolve(None, header["settings"])
-    adapter = Adapter(
-        model,
-        entry,
-        entry.method.without_files(settings),  # a file must not make us open another
-        augment=choose(augment),
-        seed=header["seed"],
-        inplace=inplace,
-    )
-    brought = {key.removeprefix(SOURCE): tensors.pop(key) for key in list(tensors) if key.startswith(SOURCE)}
-    with torch.inference_mode(False):
-        adapter.method.begin_from(settings, brought)
+    settings, seed = entry.resolve(None, header["settings"]), header["seed"]
+    learnt = {key.removeprefix(SOURCE): tensors.pop(key) for key in list(tensors) if key.startswith(SOURCE)}
+    made = {"augment": choose(augment), "seed": seed, "inplace": inplace, "learnt": learnt}
+    adapter = Adapter(model, entry, settings, **made)
     if adapter.fingerprint != header["fingerprint"]:
         raise StateError(
             f"{path} belongs to another model: the parameters or buffers it was adapted from are not those of the "
@@ -119,7 +103,7 @@ def load(
     return adapter
 
 
-class Adapter(Turns):
+class Adapter(Stepping):
     """A model that adapts. Call it as you would call the model; made by `ctta.adapt` or `ctta.load`.
 
     It is an nn.Module so that it fits where the model was (`.to(device)`, `next(m.parameters())`), but
@@ -133,10 +117,7 @@ class Adapter(Turns):
     An exception at any line, Ctrl-C included, leaves the adapter as it was before the call or as it is after it.
     """
 
-    entry: MethodEntry
-    _snapshot: dict[str, Tensor]
     _fingerprint: str | None
-    _layout: Literal["given", "on trial", "fast", "plain"]
 
     def __init__(
         self,
@@ -147,24 +128,26 @@ class Adapter(Turns):
         augment: Augment,
         seed: int,
         inplace: bool,
+        learnt: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(model, nn.Module):
-            raise ModelError(f"Expected a torch.nn.Module, but got a {type(model).__qualname__}.")
+        require_usable(model, inplace)
         if any(isinstance(module, Adapter) for module in model.modules()):
             raise ModelError("The model is or holds an adapter already: adapt the plain model instead.")
         self.training = False
         self.entry = entry
-        _require_usable(model)
+        learns = entry.method.learns
         with torch.inference_mode(False):
+            if learnt is None and learns:
+                learnt = learns.read(settings, model)
             own = model if inplace else copy_network(model, "Pass `inplace=True` to adapt the model itself")
-            _require_movable(own)
             changes_nothing = (entry.method.adapts, entry.method.statistics) == ("none", "source")
             keep = inplace or changes_nothing  # not ours to rearrange, or to answer bit for bit as the model
             self._layout = "given" if keep or not use_fast_layout(own) else "on trial"
             as_it_was = AsItWas(own)
             try:
-                self.method = entry.method(own, settings, augment=augment, seed=_check_seed(seed))
+                seed = _check_seed(seed)
+                self.method = entry.method(own, settings, augment=augment, seed=seed, learnt=learnt)
             except BaseException:
                 as_it_was.put_back()
                 raise
@@ -174,7 +157,7 @@ class Adapter(Turns):
 
     def _start(self) -> None:
         self._done = Done()
-        self._guard = InputGuard(self.method.model, self._predict)
+        self._guard = InputGuard()
 
     @property
     def batches(self) -> int:
@@ -204,138 +187,6 @@ class Adapter(Turns):
         """
         return self.method.model
 
-    # ---------------------------------------------------------------- predicting and adapting
-
-    @turn
-    def forward(self, images: Tensor) -> Tensor:
-        """Predict and adapt: N x C x H x W images -> N x classes logits, without graph."""
-        with torch.inference_mode(False), torch.enable_grad():
-            x = self._guard.check(images)
-            self._settle_layout(x)
-            before = self._open()
-            self.method.begin()
-            torch.clear_autocast_cache()  # weights cast before the last step, or without a graph, are stale
-            try:
-                logits, reason = self._step(x, before)
-                if self.method.clipped_view:
-                    self._guard.warn_if_clipped(stacklevel=6)
-            finally:
-                torch.clear_autocast_cache()
-            self._guard.remember(x)
-            self._report(len(x), reason)
-            return logits.detach()
-
-    @turn
-    def predict(self, images: Tensor) -> Tensor:
-        """Predict without adapting: nothing changes."""
-        with torch.inference_mode(False):
-            return self._predict(self._guard.check(images))
-
-    def _predict(self, x: Tensor) -> Tensor:
-        """Logits of an accepted batch. What predicting disturbs (buffers, random generators) is put back."""
-        self._settle_layout(x)
-        try:
-            with self._undisturbed(), torch.no_grad():
-                return self.method.predict(x)
-        finally:
-            torch.clear_autocast_cache()  # a weight cast here has no graph, and must not meet the next step
-
-    def _undisturbed(self) -> undisturbed:
-        """Put back what predicting disturbs, be it cut short or not."""
-        found = undisturbed(self.method)
-        if self._before is None:
-            self._remember(found.put_back)
-        return found
-
-    def _settle_layout(self, x: Tensor) -> None:
-        """Before the first batch: a model that cannot work in the fast layout goes back to the plain one."""
-        if self._layout != "on trial":
-            return
-        if self._answers(x):
-            self._layout = "fast"
-            return
-        held = [(value, value.data) for net in networks_of(self.method) for value in network_tensors(net).values()]
-        self._use_plain_layout()
-        if not self._answers(x):  # the batch is bad, not the layout
-            self._layout = "on trial"
-            for value, data in held:
-                value.data = data
-
-    def _use_plain_layout(self) -> None:
-        self._layout = "plain"
-        for network in networks_of(self.method):
-            use_plain_layout(network)
-
-    def _answers(self, x: Tensor) -> bool:
-        """Tell whether the model can work on two images of a batch."""
-        try:
-            with self._undisturbed(), torch.no_grad():
-                self.method.forward(x[:2])
-        except CttaError:
-            return False
-        return True
-
-    def _step(self, x: Tensor, before: State) -> tuple[Tensor, str | None]:
-        """Let the method step; a step that is not finite is undone, and the prediction made without it."""
-        try:
-            logits = self.method.step(x)
-            self.method.expect_finite("prediction", {"logits": logits})
-            self.method.expect_finite("state", self.method.moved_from_source(self.method.state().tensors))
-            self.method.settle()
-        except NonFiniteError as error:
-            self.method.undo(before)
-            logits = self._predict(x)
-            if all_finite([logits]):
-                return logits, str(error)
-            return self._recover(x, before, logits)
-        return logits, None
-
-    def _recover(self, x: Tensor, before: State, logits: Tensor) -> tuple[Tensor, str]:
-        """Weights that no longer predict anything are given up for the source, if that one still does."""
-        self.method.reset()
-        answer = self._predict(x)
-        if all_finite([answer]):
-            return answer, "logits are not finite: the adapted weights were given up for the source weights"
-        self.method.undo(before)
-        return logits, "logits are not finite, nor are those of the source model"
-
-    def _open(self) -> State:
-        """Begin a change of the whole state; return what it is now."""
-        before = self._take_snapshot()
-        self._remember(partial(self.method.undo, before))
-        return before
-
-    def _take_snapshot(self) -> State:
-        """Copy the state into buffers that are used again for every batch; weights that never moved need none."""
-        state = self.method.state()
-        unmoved = {f"model/{name}": value for name, value in self.method.source.items()}
-        unmoved = {key: value for key, value in unmoved.items() if same_bits(state.tensors[key], value)}
-        reused = {key: old for key, old in self._snapshot.items() if key in state.tensors.keys() - unmoved.keys()}
-        for key, value in state.tensors.items():
-            if key in unmoved:
-                continue
-            old = reused.get(key)
-            if old is not None and _lies_alike(old, value):
-                old.copy_(value)
-            else:
-                reused[key] = value.clone()
-        self._snapshot = reused
-        return State({**unmoved, **reused}, copy.deepcopy(state.scalars))
-
-    def _report(self, samples: int, reason: str | None) -> None:
-        batches, skipped_steps = self._done.batches + 1, self._done.skipped_steps + (reason is not None)
-        notes = {} if reason is not None else self.method.notes
-        report = Report(
-            method=self.entry.name,
-            batch=batches,
-            samples=samples,
-            skipped=reason is not None,
-            reason=reason,
-            skipped_steps=skipped_steps,
-            **notes,
-        )
-        self._done = Done(batches, skipped_steps, report)
-
     # ---------------------------------------------------------------- state
 
     @turn
@@ -343,7 +194,7 @@ class Adapter(Turns):
         """Become exactly a new adapter, bit for bit."""
         with torch.inference_mode(False):
             self._open()
-            self.method.reset()
+            state.restore(self.method, state.first(self.method))
             self._start()
 
     @turn
@@ -358,12 +209,12 @@ class Adapter(Turns):
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
         """Everything the adapter keeps, as tensors: what moved of the model, declared state, counters."""
-        state = self.method.state()
+        now = self.method.state()
         counters = {"batches": self.batches, "skipped_steps": self.skipped_steps}
         made = {"method": self.entry.name, "settings": dataclasses.asdict(self.settings)}
-        text = json.dumps({**made, "scalars": state.scalars, **counters})  # in their order
+        text = json.dumps({**made, "scalars": now.scalars, **counters})  # in their order
         meta = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        found = {key: value if keep_vars else value.clone() for key, value in state.tensors.items()}
+        found = {key: value if keep_vars else value.clone() for key, value in now.tensors.items()}
         out = {} if destination is None else destination
         out.update({f"{prefix}{key}": value for key, value in {**found, META: meta}.items()})
         return out
@@ -390,9 +241,9 @@ class Adapter(Turns):
         with torch.inference_mode(False):
             before = self._open()
             try:
-                self.method.load(State(tensors, meta["scalars"]))
+                state.load(self.method, state.State(tensors, meta["scalars"]))
             except BaseException:
-                self.method.undo(before)
+                state.restore(self.method, before)
                 raise
             self._start()
         self._done = Done(counters[0], counters[1])
@@ -425,8 +276,8 @@ class Adapter(Turns):
             "fingerprint": self.fingerprint,
             "layout": self._layout,
         }
-        brought = {f"{SOURCE}{name}": value for name, value in self.method.brought().items()}
-        checkpoint.write(path, {**self.state_dict(), **brought}, header)
+        learnt = {f"{SOURCE}{name}": value for name, value in self.method.learnt.items()}
+        checkpoint.write(path, {**self.state_dict(), **learnt}, header)
 
     @property
     @turn
@@ -455,9 +306,6 @@ class Adapter(Turns):
         """Show the method and what it wraps."""
         return f"{self.entry.name}, {type(self.model).__name__}, batches={self.batches}"
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # the model must not become a submodule: train() would reach it
-
     @turn
     def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
         twin = Adapter.__new__(Adapter)
@@ -473,13 +321,12 @@ class Adapter(Turns):
 
     def __getstate__(self) -> dict[str, Any]:
         twin = copy.deepcopy(self)  # pickle reads the tensors later, when other threads may have moved on
-        twin._guard.predict = self._predict  # to pickle, this is the adapter
         return {key: value for key, value in twin.__dict__.items() if key not in ("_lock", "_under_way")}
 
     @turn
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
         with torch.inference_mode(False):
-            self.method.to(fn)
+            state.convert(self.method, fn)
         self._snapshot = {}
         self._fingerprint = None
         return self
@@ -495,31 +342,3 @@ def _check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
         raise SettingError(f"Expected `seed` to be a whole number from 0 to 2**63 - 1, but got {seed!r}.")
     return int(seed)
-
-
-def _lies_alike(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors differ in their values at most."""
-    kinds = ((value.shape, value.stride(), value.dtype, value.device) for value in (one, other))
-    return next(kinds) == next(kinds)
-
-
-def _require_usable(model: nn.Module) -> None:
-    """Refuse models with tensors that cannot be copied or computed with as others."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    if any(is_lazy(value) for value in tensors.values()):
-        raise ModelError("The model has lazy layers that have not seen a batch: run it once before adapting.")
-    for name, value in tensors.items():
-        if value.layout != torch.strided:
-            raise ModelError(
-                f"Expected a model of dense tensors, but {name} has layout {value.layout}: hold it as "
-                f"{name}.to_dense(), and make it sparse in the forward pass if need be."
-            )
-
-
-def _require_movable(model: nn.Module) -> None:
-    """Refuse a model whose weights cannot move in place."""
-    if any(p.is_inference() for p in model.parameters()):
-        raise ModelError(
-            "The model was built under torch.inference_mode(), so its weights cannot move in place: "
-            "leave out `inplace=True`, or build it outside inference mode."
-        )

@@ -26,6 +26,8 @@ from ctta.errors import SettingError
 
 T = TypeVar("T")
 Group = Literal["paper", "difference", "cost"]
+FEW = 10
+"""Settings up to which a message names them all."""
 
 
 def setting(
@@ -172,15 +174,21 @@ def _read_annotation(hint: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
     return (hint,), ()
 
 
-def build(settings_type: type[T], values: Mapping[str, Any], *, owner: str) -> T:
-    """Make checked settings; `owner` names the method in the message when a name is unknown."""
+def build(settings_type: type[T], values: Mapping[str, Any], *, owner: str, lists: str = "") -> T:
+    """Make checked settings.
+
+    `owner` names the method in the message when a name is unknown, `lists` the command that prints all names
+    (`ctta methods OWNER` unless given).
+    """
+    lists = lists or f"ctta methods {owner}"
     known = {item.name: item for item in describe(settings_type)}
     for name in values:
         if name not in known:
-            accepted = ", ".join(known) or "none"
             meant = [item.name for item in known.values() if name in item.aka]
             hint = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, known)
-            raise SettingError(f"{owner} has no setting `{name}`.{hint} Accepted settings: {accepted}.")
+            accepted = ", ".join(known) or "none"
+            rest = f"Accepted settings: {accepted}." if len(known) <= FEW else f"`{lists}` lists all {len(known)}."
+            raise SettingError(f"{owner} has no setting `{name}`.{hint} {rest}")
     return settings_type(**{name: known[name].check(value) for name, value in values.items()})
 
 

@@ -107,7 +107,7 @@ model: [{model: 'embedded:'}]
 methods: [tent, palm]
 seeds: &one [1, 2]
 images: 100
-set: {palm.steps: 2, tent: {lr: 1e-3}}
+set: {palm.refresh: 2, tent: {lr: 1e-3}}
 batch_size: 20
 """
 
@@ -160,7 +160,7 @@ def read_beside_weights(path):
 
 
 def warm_up(path):
-    ecotta.load_warm_up(path, NET(), "ab")
+    ecotta.WARM_UP.read(ecotta.EcottaSettings(warmup=str(path)), NET())
 
 
 def tiny(path):

@@ -12,13 +12,12 @@ from ctta.functional import (
     filtered_entropy,
     gradient_score,
     importance,
-    importances,
     moving_average,
     sensitivity,
     softmax_entropy,
     uniform_kl,
 )
-from ctta.methods.palm.palm import threshold_for_share
+from ctta.methods.palm.choices import threshold_for_share
 
 F64 = torch.float64
 finite = st.floats(-1e3, 1e3)
@@ -102,26 +101,29 @@ def test_spec_4_ones_target_multiplies_value_and_gradient_by_the_classes(l, temp
 def test_spec_2_importance_is_bounded_by_alpha(s, h, alpha, eps):
     assume(alpha > 1e-6)
     s, h = torch.tensor(s, dtype=F64), torch.tensor(h, dtype=F64)
-    average = moving_average(h, s, alpha)
-    i = importance(deviation(s, average), average, eps)
+    average = moving_average([h], [s], alpha)
+    (i,) = importance(deviation([s], average), average, eps)
     assert 0 <= i <= max(1.0, (1 - alpha) / alpha) * (1 + 1e-6)
 
 
 @given(st.lists(st.tuples(finite, finite, magnitude), min_size=1, max_size=4), st.floats(0, 1))
-def test_grouped_importances_are_those_of_the_equations_one_by_one(triples, alpha):
+def test_the_grouped_equations_are_those_of_the_paper_one_by_one(triples, alpha):
     theta, gradient, before = (
         [torch.tensor([value], dtype=F64) for value in column] for column in zip(*triples, strict=True)
     )
-    averages, factors = importances(theta, gradient, before, alpha=alpha)
+    current = sensitivity(theta, gradient)
+    averages = moving_average(before, current, alpha)
+    factors = importance(deviation(current, averages), averages)
     for t, g, h, average, factor in zip(theta, gradient, before, averages, factors, strict=True):
-        s = sensitivity(t, g)
-        torch.testing.assert_close(average, moving_average(h, s, alpha))
-        torch.testing.assert_close(factor, importance(deviation(s, average), average), rtol=1e-6, atol=1e-6)
+        s = (t * g).abs()
+        torch.testing.assert_close(average, alpha * s + (1 - alpha) * h)
+        expected = ((s - average).abs() + 1e-8) / (average + 1e-8)
+        torch.testing.assert_close(factor, expected, rtol=1e-6, atol=1e-6)
 
 
 @given(magnitude, magnitude, st.floats(0, 1))
 def test_the_moving_average_lies_between_old_and_new(s, h, alpha):
-    average = moving_average(torch.tensor(h, dtype=F64), torch.tensor(s, dtype=F64), alpha)
+    (average,) = moving_average([torch.tensor(h, dtype=F64)], [torch.tensor(s, dtype=F64)], alpha)
     assert min(s, h) * (1 - 1e-9) <= average <= max(s, h) * (1 + 1e-9)
 
 
@@ -129,7 +131,7 @@ def test_the_moving_average_lies_between_old_and_new(s, h, alpha):
 def test_sensitivity_and_score_ignore_signs(values, random):
     theta = torch.tensor(values, dtype=F64)
     gradient = torch.tensor([random.uniform(-1, 1) for _ in values], dtype=F64)
-    assert torch.equal(sensitivity(theta, gradient), sensitivity(-theta, gradient))
+    assert torch.equal(sensitivity([theta], [gradient])[0], sensitivity([-theta], [gradient])[0])
     assert gradient_score(gradient) == gradient_score(-gradient) >= 0
 
 

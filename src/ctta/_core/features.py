@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from ctta._core.precision import wide
+from ctta._core.layers import wide
 from ctta.errors import UnsupportedModelError
 
 Call = tuple[Tensor, Tensor]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ctta.errors import UnsupportedModelError
 
+K = TypeVar("K")
 Group = Literal["none", "norm", "conv", "conv-norm", "all"]
 
 NORM: tuple[type[nn.Module], ...] = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -86,7 +88,6 @@ def use_batch_statistics(model: nn.Module) -> None:
             module.track_running_stats = False
             module.running_mean = module.running_var = module.num_batches_tracked = None
             module.register_forward_pre_hook(_lend_source_statistics, with_kwargs=True)
-            module.register_forward_hook(_take_back_source_statistics, always_call=True)
 
 
 def use_source_statistics(network: nn.Module, source: nn.Module) -> None:
@@ -106,6 +107,8 @@ def use_source_statistics(network: nn.Module, source: nn.Module) -> None:
 def _lend_source_statistics(module: Any, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
     x = inputs[0] if inputs else named["input"]
     if x.numel() == x.shape[1]:
+        if _take_back_source_statistics not in module._forward_hooks.values():  # rarely needed: only from now on
+            module.register_forward_hook(_take_back_source_statistics, always_call=True)
         module.running_mean, module.running_var = module.source_mean, module.source_var
 
 
@@ -189,51 +192,46 @@ def at_rest(network: nn.Module, first_hook: int) -> None:
                 del hooks[number]
 
 
-@contextmanager
-def without_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Have forward passes meanwhile treat parameters as constants."""
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)
-
-
-def all_finite(tensors: list[Tensor]) -> bool:
+def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Tell whether no element of any floating tensor is NaN or infinite; waits for the device once."""
-    flags = finite(tensors)
+    _, flags = finite(dict(enumerate(tensors)))
     return flags is None or bool(flags.all())
 
 
-def finite(tensors: list[Tensor]) -> Tensor | None:
-    """Tell of each floating tensor whether it has neither NaN nor infinity, without waiting for the device.
+def finite(tensors: Mapping[K, Tensor]) -> tuple[list[K], Tensor | None]:
+    """Tell of tensors whether they have neither NaN nor infinity, without waiting for the device.
 
-    Booleans in their order, None where there is nothing to look at; see `floating`.
+    Names of those that could, which is to say the floating ones (on the meta device they hold nothing), and
+    booleans in their order: None where there are none.
     """
-    looked_at = floating(tensors)
-    if not looked_at:
-        return None
+    found = {k: t.detach() for k, t in tensors.items() if t.is_floating_point() and t.numel() and not t.is_meta}
+    if not found:
+        return [], None
+    looked_at = list(found.values())
     device = looked_at[0].device
     if device.type == "cpu":  # where the norm takes fifty times as long
-        ends = [torch.aminmax(tensor.detach()) for tensor in looked_at]
-        return torch.stack([low.isfinite() & high.isfinite() for low, high in ends])
+        ends = [torch.aminmax(tensor) for tensor in looked_at]
+        return list(found), torch.stack([low.isfinite() & high.isfinite() for low, high in ends])
     largest = torch._foreach_norm(looked_at, float("inf"))
-    return torch.stack([norm.isfinite().to(device) for norm in largest])
+    return list(found), torch.stack([norm.isfinite().to(device) for norm in largest])
 
 
-def floating(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Those of the tensors that could hold NaN or infinity; on the meta device they hold nothing."""
-    return [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel() and not tensor.is_meta]
+def to_host(values: Sequence[Tensor]) -> list[float]:
+    """Bring numbers or truth values, one or many a tensor, from their device, one after the other, all at once."""
+    found = [value.detach().reshape(-1) for value in values]
+    if not found:
+        return []
+    dtype = functools.reduce(torch.promote_types, {value.dtype for value in found}, torch.float32)
+    numbers: list[float] = torch.cat([value.to(found[0].device, dtype) for value in found]).tolist()
+    return numbers
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Return the tensor in float32 or wider: constants like 1e-8 and small steps do not survive half precision."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors of one shape and dtype are equal to the bit, without asking another device."""
-    return one.device.type == "cpu" and equal_bits(one, other)  # others would wait for it, once a tensor
 
 
 def equal_bits(one: Tensor, other: Tensor) -> bool:

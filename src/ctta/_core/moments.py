@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 from torch import Tensor
 
 from ctta._core.kept import per_tensor, scalar
 from ctta._core.method import Method
 from ctta.optim import AdamState, adam, sgd
+from ctta.settings import setting
 
 S = TypeVar("S")
 
@@ -78,3 +80,34 @@ class SgdMemory(Method[S]):
                 weight_decay=weight_decay,
             )
         return moved
+
+
+@dataclass(frozen=True)
+class DescentSettings:
+    """Settings of a method that moves all its tensors alike."""
+
+    lr: float = setting(1e-3, "Step size.", low=0.0, aka=("learning_rate",))
+    optimizer: Literal["adam", "sgd"] = setting("adam", "What turns a gradient into a step.")
+    momentum: float = setting(0.9, "Momentum of sgd, first beta of adam.", low=0.0, below=1.0)
+    nesterov: bool = setting(True, "Whether sgd looks ahead (Nesterov).")
+    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0, aka=("wd",))
+    steps: int = setting(1, "Updates per batch; the answer before the last one is returned.", low=1)
+
+
+D = TypeVar("D", bound=DescentSettings)
+
+
+class Descent(AdamMemory[D], SgdMemory[D]):
+    """A method that moves all its tensors at one learning rate, by Adam or sgd as the settings say."""
+
+    def descend(self, gradients: Mapping[str, Tensor]) -> None:
+        """Move every tensor that has a gradient."""
+        s = self.settings
+        if s.optimizer == "adam":
+            rates = dict.fromkeys(gradients, s.lr)
+            moved = self.adam(gradients, rates, beta1=s.momentum, weight_decay=s.weight_decay)
+        else:
+            options = {"momentum": s.momentum, "weight_decay": s.weight_decay}
+            moved = self.sgd(gradients, s.lr, nesterov=s.nesterov, **options)
+        self.move(moved)
+        self.note_moved(moved, s.lr)

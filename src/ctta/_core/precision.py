@@ -6,17 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
-from torch import Tensor
 
 from ctta.errors import SettingError
 
 PRECISIONS = ("full", "bf16")
 """What a whole run may be computed in."""
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32 or wider: constants like 1e-8 and small steps do not survive half precision."""
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def autocast_on(device_type: str) -> bool:
@@ -37,7 +31,8 @@ def bf16_pays(device_type: str) -> bool:
     if device_type != "cpu":
         return False
     known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return any(has is not None and has() for has in known)
+    used = torch.backends.cpu.get_cpu_capability() == "AVX512"  # a process can be told to do without
+    return used and any(has is not None and has() for has in known)
 
 
 def bf16_where_it_pays(device_type: str) -> AbstractContextManager[object]:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 import torch
 from torch import Tensor, nn
 
-from ctta._core.layers import all_finite, equal_bits
-from ctta._core.precision import wide
+from ctta._core.layers import all_finite, equal_bits, wide
 from ctta.errors import StateError
 
 if TYPE_CHECKING:
@@ -32,30 +31,21 @@ class State:
     scalars: dict[str, Any]
 
 
-def read(method: Method[Any]) -> State:
-    """All that is kept, by reference: clone what must outlive the next step."""
-    tensors: dict[str, Tensor] = {f"model/{name}": p.detach() for name, p in method.adapted.items()}
-    tensors.update({f"buffers/{name}": value for name, value in method.model.named_buffers()})
-    scalars: dict[str, Any] = {}
+def load(method: Method[Any], saved: State) -> None:
+    """Continue from a saved state; one that does not fit is refused before anything changes."""
+    check(method, saved)
+    restore(method, saved)
     for name, item in method.kept().items():
-        value = getattr(method, name)
-        if item.kind == "per tensor":
-            tensors.update({f"{name}/{key}": tensor for key, tensor in value.items()})
-        elif item.kind == "buffer" and value is not None:
-            tensors[name] = value
-        elif item.kind == "network":
-            tensors.update({f"{name}/{key}": t.detach() for key, t in network_tensors(value).items()})
-        elif item.kind == "generator":
-            tensors[name] = value.state()
-        elif item.kind == "scalar":
-            scalars[name] = value
-    return State(tensors, scalars)
+        if item.check is not None and not item.check(method):
+            raise StateError(
+                f"The state's `{name}` cannot be gone on from ({item.help}) Use another copy, or begin anew."
+            )
 
 
 def check(method: Method[Any], state: State) -> None:
     """Refuse a state that does not fit the method and its model, before anything is changed."""
     kinds = {name: item.kind for name, item in method.kept().items()}
-    now = read(method)
+    now = method.state()
     parameters = method.adapted
     _require_keys("scalars", state.scalars, now.scalars)
     _require_types(method, state.scalars)
@@ -80,17 +70,8 @@ def check(method: Method[Any], state: State) -> None:
                 f"Expected {key} to be {wanted.dtype} of shape {tuple(wanted.shape)}, but the state has "
                 f"{found.dtype} of shape {tuple(found.shape)}."
             )
-    if not all_finite(list(method.moved_from_source(state.tensors).values())):
+    if not all_finite(list(changed(method, state.tensors).values())):
         raise StateError("The state holds NaN or infinity, which no adapter saves: use another copy.")
-
-
-def check_loaded(method: Method[Any]) -> None:
-    """Refuse a state just restored whose values its method cannot go on from."""
-    for name, item in method.kept().items():
-        if item.check is not None and not item.check(method):
-            raise StateError(
-                f"The state's `{name}` cannot be gone on from ({item.help}) Use another copy, or begin anew."
-            )
 
 
 def restore(method: Method[Any], state: State) -> None:
@@ -121,26 +102,35 @@ def restore(method: Method[Any], state: State) -> None:
 
 def not_finite(method: Method[Any]) -> dict[str, Tensor]:
     """Copies of the tensors of a state that hold NaN or infinity now."""
-    tensors = read(method).tensors
+    tensors = method.state().tensors
     if all_finite(list(tensors.values())):
         return {}
     return {key: value.detach().clone() for key, value in tensors.items() if not all_finite([value])}
 
 
-def without(tensors: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those tensors of which values are known that are not finite, with 0 where they still hold them."""
-    out = {}
-    for key in known.keys() & tensors.keys():
-        now, before = tensors[key].detach(), known[key].to(tensors[key].device)
-        if now.shape != before.shape:
-            continue
-        same = ~before.isfinite() & ((now == before) | (now.isnan() & before.isnan()))
-        out[key] = now.masked_fill(same, 0)
+def changed(method: Method[Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of a state, with 0 where the source is NaN or infinite and nothing has changed since.
+
+    A mask of -inf, or weights that were never used, are the model's own affair: only what changed must be finite.
+    A device is not waited for.
+    """
+    out = dict(tensors)
+    for key in method.never_finite.keys() & tensors.keys():
+        now = tensors[key].detach()
+        before = method.never_finite[key].to(now.device)
+        if now.shape == before.shape:
+            same = ~before.isfinite() & ((now == before) | (now.isnan() & before.isnan()))
+            out[key] = now.masked_fill(same, 0)
     return out
 
 
 def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
-    """Apply a conversion of tensors (another device, another dtype) to everything that is kept."""
+    """Apply a conversion of tensors (another device, another dtype) to everything a method holds."""
+    method.model._apply(to)  # type: ignore[no-untyped-call]
+    named = dict(method.model.named_parameters())
+    method.adapted = {name: named[name] for name in method.adapted}
+    for held in (method.source, method.source_buffers, method.learnt, method.beginning.tensors):
+        held.update({name: to(value) for name, value in held.items()})
     for name, item in method.kept().items():
         value = getattr(method, name)
         if item.kind == "per tensor":
@@ -149,6 +139,7 @@ def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
             setattr(method, name, to(value))
         elif item.kind == "network":
             value._apply(to)
+    method.never_finite = not_finite(method)
 
 
 def set_network(network: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -182,7 +173,7 @@ def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 def beginning(method: Method[Any]) -> State:
     """Copy the declared state a method begins with; networks only where they differ from the source model."""
-    now, source = read(method), _source(method)
+    now, source = method.state(), _source(method)
     own: dict[str, Tensor] = {}
     for key, tensor in now.tensors.items():
         owner, _, name = key.partition("/")

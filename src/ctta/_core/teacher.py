@@ -21,21 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from ctta._core.copies import copy_network
-from ctta._core.descent import Descent
 from ctta._core.kept import network
-from ctta._core.layers import weight_and_bias
+from ctta._core.layers import weight_and_bias, wide
 from ctta._core.method import Augment, make_view
-from ctta._core.precision import wide
+from ctta._core.moments import Descent, DescentSettings
 from ctta._core.rng import Rng
 from ctta.functional import soft_cross_entropy, symmetric_cross_entropy
 from ctta.settings import setting
 
 
 @dataclass(frozen=True)
-class TeacherSettings:
+class TeacherSettings(DescentSettings):
     """Settings of a student with a teacher; the defaults are CoTTA's for CIFAR-10-C."""
 
-    lr: float = setting(1e-3, "Step size of the student.", low=0.0, aka=("learning_rate",))
     loss: Literal["cross-entropy", "symmetric"] = setting(
         "cross-entropy", "Cross-entropy to the teacher, or the mean of both directions."
     )
@@ -56,11 +54,6 @@ class TeacherSettings:
     parameters: Literal["weight-bias", "all"] = setting(
         "weight-bias", "Adapt parameters named weight or bias, or all (tokens, packed attention weights too)."
     )
-    optimizer: Literal["adam", "sgd"] = setting("adam", "What turns a gradient into a step.")
-    momentum: float = setting(0.9, "Momentum of sgd, first beta of adam.", low=0.0, below=1.0)
-    nesterov: bool = setting(True, "Whether sgd looks ahead (Nesterov).")
-    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0, aka=("wd",))
-    steps: int = setting(1, "Updates per batch; the teacher's answer before the last one is returned.", low=1)
 
 
 TEACHER_PRESETS: dict[str, dict[str, Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,11 @@ class Case:
         """Make a new adapter, around a new copy of the network unless a model is given."""
         model = self.network.make(dtype) if model is None else model
         return ctta.adapt(model, self.entry.name, seed=seed, **{**self.settings, **more})
+
+    @functools.cached_property
+    def plain(self) -> list[Tensor]:
+        """Logits of a new adapter on the whole stream: what most promises compare with."""
+        return run(self.adapter(), self.stream())
 
     def stream(self, sizes: tuple[int, ...] = SIZES, dtype: torch.dtype = torch.float32) -> list[Tensor]:
         """Return a short stream for the network."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,11 +33,11 @@ class Network:
 
     def make(self, dtype: torch.dtype = torch.float32) -> nn.Module:
         """Build it with fixed weights and plausible source statistics, without touching global random state."""
+        trained = _trained(self)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
             model = self.build()
-            for _ in range(3):  # a few batches in train mode give BatchNorm its source statistics
-                model(torch.rand(16, *self.shape))
+            model(torch.rand(2, *self.shape))  # what keeps tensors of a pass has some
+        model.load_state_dict(trained)
         return model.eval().to(dtype)
 
     def stream(self, sizes: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
@@ -46,6 +48,17 @@ class Network:
             x = torch.rand(size, *self.shape, generator=generator, dtype=torch.float64)
             batches.append((x ** (0.5 + index % 3)).to(dtype))
         return batches
+
+
+@functools.cache
+def _trained(network: Network) -> dict[str, Tensor]:
+    """Weights of a network, and statistics from a few batches in train mode."""
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+        torch.manual_seed(1)
+        model = network.build()
+        for _ in range(3):
+            model(torch.rand(16, *network.shape))
+    return model.state_dict()
 
 
 def _stem(norm: Callable[[int], nn.Module], bias: bool = True) -> list[nn.Module]:
@@ -99,20 +112,24 @@ class _Block(nn.Module):
 
 
 class _ResNet(nn.Module):
-    """Stages layer1 to layer3, as in torchvision's ResNets."""
+    """Stages layer1, layer2, ... of blocks (width, stride), as in torchvision's ResNets."""
 
-    def __init__(self) -> None:
+    def __init__(self, stem: int, stride: int, *stages: list[tuple[int, int]]) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 4, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(4)
-        self.layer1 = nn.Sequential(_Block(4, 4, 1), _Block(4, 4, 1))
-        self.layer2 = nn.Sequential(_Block(4, 6, 2))
-        self.layer3 = nn.Sequential(_Block(6, 8, 2))
-        self.fc = nn.Linear(8, CLASSES)
+        self.conv1 = nn.Conv2d(3, stem, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(stem)
+        self.depth, width = len(stages), stem
+        for index, blocks in enumerate(stages):
+            made = [_Block(before[0], *now) for before, now in itertools.pairwise([(width, 0), *blocks])]
+            self.add_module(f"layer{index + 1}", nn.Sequential(*made))
+            width = blocks[-1][0]
+        self.fc = nn.Linear(width, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.layer1(self.bn1(self.conv1(x)).relu())
-        return self.fc(self.layer3(self.layer2(x)).mean((2, 3)))  # type: ignore[no-any-return]
+        x = self.bn1(self.conv1(x)).relu()
+        for index in range(self.depth):
+            x = self.get_submodule(f"layer{index + 1}")(x)
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 
 class _Unused(nn.Module):
@@ -196,20 +213,13 @@ def _bn3d() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(6, CLASSES))
 
 
-class _Wide(nn.Module):
+def _resnet() -> nn.Module:
+    return _ResNet(4, 1, [(4, 1), (4, 1)], [(6, 2)], [(8, 2)])
+
+
+def _wide() -> nn.Module:
     """As many convolution weights as it takes to be computed in the fast layout, on maps of a few pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 3, stride=4, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = nn.Sequential(_Block(64, 8, 2))
-        self.layer2 = nn.Sequential(_Block(8, 104, 2))
-        self.fc = nn.Linear(104, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.bn1(self.conv1(x)).relu()
-        return self.fc(self.layer2(self.layer1(x)).mean((2, 3)))  # type: ignore[no-any-return]
+    return _ResNet(64, 4, [(8, 2)], [(104, 2)])
 
 
 def _wrn() -> nn.Module:
@@ -226,9 +236,9 @@ NETWORKS: dict[str, Network] = {
     for network in (
         Network("bn2d", lambda: nn.Sequential(*_stem(nn.BatchNorm2d, bias=False), *_head())),
         Network("residual", _Residual),
-        Network("resnet", _ResNet, meets=MODEL_NEEDS),
+        Network("resnet", _resnet, meets=MODEL_NEEDS),
         Network("wrn", _wrn, meets=MODEL_NEEDS),
-        Network("wide", _Wide, meets=MODEL_NEEDS),
+        Network("wide", _wide, meets=MODEL_NEEDS),
         Network("bn1d-head", _bn1d_head),
         Network("bn3d", _bn3d, shape=CLIP),
         Network("groupnorm", lambda: nn.Sequential(*_stem(lambda c: nn.GroupNorm(2, c)), *_head())),

@@ -33,9 +33,10 @@ def check_refusal(case: Case) -> None:
 
 def check_logits(case: Case) -> None:
     """Logits have one row a sample, the model's dtype, no graph; float64 works like float32."""
-    for dtype in (torch.float32, torch.float64):
-        adapter = case.adapter(dtype=dtype)
-        for x, logits in zip(case.stream(dtype=dtype), run(adapter, case.stream(dtype=dtype)), strict=True):
+    doubled = case.stream(dtype=torch.float64)[:2]
+    runs = {torch.float32: case.plain, torch.float64: run(case.adapter(dtype=torch.float64), doubled)}
+    for dtype, answers in runs.items():
+        for x, logits in zip(case.stream(), answers, strict=False):
             assert logits.shape == (len(x), CLASSES), f"shape {tuple(logits.shape)}"
             assert logits.dtype == dtype, f"dtype {logits.dtype}"
             assert not logits.requires_grad, "logits carry a graph"
@@ -46,11 +47,11 @@ def check_reset(case: Case) -> None:
     """After `reset` an adapter is a new one, bit for bit."""
     adapter, stream = case.adapter(), case.stream()
     new = snapshot(adapter)
-    first = run(adapter, stream)
+    run(adapter, stream)
     adapter.reset()
     assert adapter.last is None, "a reset adapter still has a last report"
     same_tensors(snapshot(adapter), new, "state after reset")
-    same_logits(run(adapter, stream), first, "stream after reset")
+    same_logits(run(adapter, stream), case.plain, "stream after reset")
 
 
 def check_save_and_load(case: Case) -> None:
@@ -63,7 +64,8 @@ def check_save_and_load(case: Case) -> None:
         twin = ctta.load(path, case.network.make())
     same_tensors(snapshot(twin), snapshot(adapter), "state after load")
     same_memory(snapshot(twin), snapshot(adapter), "state after load")
-    same_logits(run(twin, stream[2:]), run(adapter, stream[2:]), "stream after load")
+    same_logits(run(twin, stream[2:]), case.plain[2:], "stream after load")
+    same_logits(run(adapter, stream[2:]), case.plain[2:], "stream after save")
     assert twin.last == adapter.last, "reports after load differ"
 
 
@@ -72,10 +74,10 @@ def check_state_dict(case: Case) -> None:
     adapter, stream = case.adapter(), case.stream()
     run(adapter, stream[:2])
     state = adapter.state_dict()
-    ahead = run(adapter, stream[2:])
+    run(adapter, stream[2:3])
     twin = case.adapter(seed=99)
     twin.load_state_dict(state)
-    same_logits(run(twin, stream[2:]), ahead, "stream after load_state_dict")
+    same_logits(run(twin, stream[2:]), case.plain[2:], "stream after load_state_dict")
 
 
 def check_callers_model(case: Case) -> None:
@@ -83,7 +85,7 @@ def check_callers_model(case: Case) -> None:
     model = case.network.make().train()
     held = {name: value.detach().clone() for name, value in network_tensors(model).items()}
     adapter = case.adapter(model)
-    run(adapter, case.stream())
+    run(adapter, case.stream()[:2])
     same_tensors(network_tensors(model), held, "caller's model")
     assert all(module.training for module in model.modules()), "caller's model left train mode"
     assert all(p.requires_grad and p.grad is None for p in model.parameters()), "caller's gradients changed"
@@ -94,7 +96,7 @@ def check_only_declared_moves(case: Case) -> None:
     """Parameters the method does not declare as adapted stay bit for bit."""
     adapter = case.adapter()
     before = {name: value.detach().clone() for name, value in adapter.model.named_parameters()}
-    run(adapter, case.stream())
+    run(adapter, case.stream()[:2])
     for name, value in adapter.model.named_parameters():
         if name not in adapter.method.adapted:
             assert torch.equal(value, before[name]), f"{name} moved but is not adapted"
@@ -103,7 +105,8 @@ def check_only_declared_moves(case: Case) -> None:
 def check_same_seed(case: Case) -> None:
     """The same seed gives the same run, and no global random state is read or touched."""
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    first = run(case.adapter(), case.stream())
+    first = case.plain
+    run(case.adapter(), case.stream()[:2])
     assert torch.equal(torch.get_rng_state(), torch_state), "torch's global random state was touched"
     assert str(np.random.get_state()) == str(numpy_state), "numpy's global random state was touched"
     assert random.getstate() == python_state, "python's global random state was touched"
@@ -132,7 +135,6 @@ def check_predict(case: Case) -> None:
 
 def check_grad_modes(case: Case) -> None:
     """Runs under no_grad and inference_mode equal a plain run, as do models and batches made there."""
-    expected = run(case.adapter(), case.stream())
     modes: dict[str, Callable[[], AbstractContextManager[object]]] = {
         "no_grad": torch.no_grad,
         "inference_mode": torch.inference_mode,
@@ -140,10 +142,10 @@ def check_grad_modes(case: Case) -> None:
     for name, mode in modes.items():
         adapter, stream = case.adapter(), case.stream()
         with mode():
-            same_logits(run(adapter, stream), expected, f"stream under {name}")
+            same_logits(run(adapter, stream[:2]), case.plain[:2], f"stream under {name}")
             made_here = case.adapter(case.network.make())
-            batches = [x.clone() for x in stream]
-            same_logits(run(made_here, batches), expected, f"adapter and batches made under {name}")
+            batches = [x.clone() for x in stream[:2]]
+            same_logits(run(made_here, batches), case.plain[:2], f"adapter and batches made under {name}")
 
 
 def check_copies(case: Case) -> None:
@@ -152,14 +154,14 @@ def check_copies(case: Case) -> None:
     run(adapter, stream[:2])
     twin = copy.deepcopy(adapter)
     before = snapshot(adapter)
-    ahead = run(twin, stream[2:])
+    same_logits(run(twin, stream[2:]), case.plain[2:], "copy")
     same_tensors(snapshot(adapter), before, "original after its copy ran")
-    same_logits(run(adapter, stream[2:]), ahead, "copy")
+    same_logits(run(adapter, stream[2:3]), case.plain[2:3], "original after its copy ran")
 
 
 def check_autocast(case: Case) -> None:
     """Under bf16 autocast the run is finite, weights keep their dtype, and no stale cast is used."""
-    adapter, stream = case.adapter(), case.stream()
+    adapter, stream = case.adapter(), case.stream()[:3]
     apart = []
     for x in stream:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -178,12 +180,11 @@ def check_autocast(case: Case) -> None:
 def check_input_guard(case: Case) -> None:
     """Bad batches raise a typed error and leave no trace: the good ones are answered as if they never came."""
     stream = case.stream()
-    expected = run(case.adapter(), stream)
     adapter = case.adapter()
     logits = []
-    for x in stream:
+    for index, x in enumerate(stream):
         before, last = snapshot(adapter), adapter.last
-        for name, bad in bad_batches(x).items():
+        for name, bad in bad_batches(x).items() if index in (0, 2) else ():
             for call in (adapter, adapter.predict):
                 try:
                     call(bad)
@@ -194,7 +195,7 @@ def check_input_guard(case: Case) -> None:
             same_tensors(snapshot(adapter), before, f"state after a batch with {name}")
             assert adapter.last is last, f"the report changed after a batch with {name}"
         logits.append(adapter(x))
-    same_logits(logits, expected, "good batches among bad ones")
+    same_logits(logits, case.plain, "good batches among bad ones")
 
 
 def bad_batches(x: Tensor) -> dict[str, Tensor]:
@@ -279,7 +280,7 @@ def check_memory(case: Case) -> None:
     parameters = {name: value.numel() for name, value in adapter.model.named_parameters()}
 
     def held() -> tuple[int, int, int]:
-        """Entries per tensor, bytes of everything else, tensors alive in this process."""
+        """Entries per tensor, bytes of everything else, tensors alive that are younger than this check."""
         state = method.state().tensors
         bounded = {key for key in state if key.split("/")[0] in per_tensor}
         for key in bounded:
@@ -291,10 +292,14 @@ def check_memory(case: Case) -> None:
         alive = sum(issubclass(type(item), Tensor) for item in gc.get_objects())
         return len(bounded), sum(state[key].nbytes for key in state.keys() - bounded), alive
 
-    run(adapter, stream * 2)
-    entries, size, alive = held()
-    run(adapter, stream * 4)
-    more_entries, more_size, more_alive = held()
+    gc.freeze()  # looking through all that was there before would take longer than the steps
+    try:
+        run(adapter, stream[:4])
+        entries, size, alive = held()
+        run(adapter, stream)
+        more_entries, more_size, more_alive = held()
+    finally:
+        gc.unfreeze()
     assert more_size <= size, f"state grew from {size} to {more_size} bytes"
     allowed = alive + (more_entries - entries) + 2
     assert more_alive <= allowed, f"live tensors grew from {alive} to {more_alive}"
@@ -311,7 +316,7 @@ def check_moves(case: Case) -> None:
     adapter.float()
     assert adapter(stream[3]).dtype == torch.float32, "not in float32 after .float()"
     adapter.reset()
-    same_logits(run(adapter, stream), run(case.adapter(), stream), "stream after moves and reset")
+    same_logits(run(adapter, stream), case.plain, "stream after moves and reset")
 
 
 CHECKS: dict[str, Callable[[Case], None]] = {

@@ -8,9 +8,13 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from ctta.methods import MethodEntry, find, list_methods
+from ctta.settings import Setting
+
+TITLES = {"paper": "Settings", "difference": "Differences from the paper", "cost": "Cost"}
 
 
 @click.command("methods")
@@ -43,7 +47,8 @@ def as_data(entry: MethodEntry) -> dict[str, Any]:
         "cost": entry.cost,
         "confidence": entry.confidence,
         "settings": [
-            {"name": s.name, "default": s.default, "accepts": s.accepts, "help": s.help} for s in entry.settings
+            {"name": s.name, "default": s.default, "accepts": s.accepts, "help": s.help, "group": s.group}
+            for s in entry.settings
         ],
         "presets": {name: dict(values) for name, values in entry.presets.items()},
         "variants": {name: dict(values) for name, values in entry.variants.items()},
@@ -52,24 +57,24 @@ def as_data(entry: MethodEntry) -> dict[str, Any]:
 
 
 def show_all(console: Console, entries: list[MethodEntry]) -> None:
-    """Print one line a method."""
-    table = Table(box=None, pad_edge=False, title_justify="left")
-    for column in ("method", "year", "needs", "adapts", "cost", "confidence", "paper"):
-        table.add_column(column, no_wrap=column == "method")
+    """Print a few lines a method."""
+    columns = "{:13}{:6}{:11}{:>4}  {}"
+    console.print(columns.format("method", "year", "adapts", "cost", "confidence"), style="bold", highlight=False)
     for entry in entries:
-        needs = ", ".join(sorted(entry.needs)) or "any model"
-        facts = (
-            entry.name,
-            str(entry.year or "-"),
-            needs,
-            entry.method.adapts,
-            f"{entry.cost:g}",
-            entry.confidence,
-        )
-        table.add_row(*map(escape, (*facts, entry.paper)))
-    console.print(table)
-    console.print("\nCost: forward passes of the model a batch. Confidence: that this is the published method.")
-    console.print("One method's settings: ctta methods NAME", highlight=False)
+        facts = (entry.name, entry.year or "-", entry.method.adapts, f"{entry.cost:g}", entry.confidence)
+        console.print(columns.format(*map(str, facts)), highlight=False)
+        words = escape(f"{entry.paper}. Needs: {needs_of(entry)}.")
+        console.print(Padding(words, (0, 0, 0, 4)), style="dim", highlight=False)
+    console.print(
+        "\nCost: forward passes of the model that a batch takes at most. Confidence: that this is the published "
+        "method.\nOne method's settings: ctta methods NAME",
+        highlight=False,
+    )
+
+
+def needs_of(entry: MethodEntry) -> str:
+    """What a method needs, in words."""
+    return ", ".join(sorted(entry.needs)) or "any model"
 
 
 def show_one(console: Console, entry: MethodEntry) -> None:
@@ -77,22 +82,31 @@ def show_one(console: Console, entry: MethodEntry) -> None:
     console.print(f"[bold]{entry.name}[/]  {escape(entry.summary)}", highlight=False)
     year = f" ({entry.year})" if entry.year else ""
     console.print(f"Paper: {escape(entry.paper)}{year}", highlight=False)
-    console.print(f"Needs: {', '.join(sorted(entry.needs)) or 'any model'}", highlight=False)
+    console.print(f"Needs: {needs_of(entry)}", highlight=False)
     console.print(f"Adapts: {entry.method.adapts}", highlight=False)
     console.print(f"Cost in forward passes a batch: {entry.cost:g}", highlight=False)
-    console.print(f"Confidence that this is the published method: {entry.confidence}\n", highlight=False)
-    if entry.settings:
-        table = Table(box=None, pad_edge=False)
-        for column in ("setting", "default", "accepts", "help"):
-            table.add_column(column, overflow="fold")
-        for item in entry.settings:
-            table.add_row(item.name, str(item.default), escape(item.accepts), escape(item.help))
-        console.print(table)
-    else:
-        console.print("No settings.")
+    console.print(f"Confidence that this is the published method: {entry.confidence}", highlight=False)
+    if not entry.settings:
+        console.print("\nNo settings.")
+    for group, title in TITLES.items():
+        found = [item for item in entry.settings if item.group == group]
+        if found:
+            console.print(f"\n[bold]{title}[/]")
+            console.print(table_of(found))
     for title, groups in (("Presets", entry.presets), ("Variants", entry.variants)):
         if groups:
             console.print(f"\n[bold]{title}[/]")
         for name, values in groups.items():
             text = ", ".join(f"{key}={value}" for key, value in values.items()) or "the defaults"
             console.print(f"  {name}: {escape(text)}", highlight=False)
+
+
+def table_of(settings: list[Setting]) -> Table:
+    """Settings with their defaults, and under the help of each what it accepts."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(max_width=14, overflow="fold")
+    table.add_column()
+    for item in settings:
+        table.add_row(item.name, escape(str(item.default)), escape(f"{item.help} ({item.accepts})"))
+    return table

@@ -60,7 +60,7 @@ def command(
 
     if threads:
         torch.set_num_threads(threads)
-    settings = build(TrainSettings, recipe, owner="train")
+    settings = build(TrainSettings, recipe, owner="train", lists="ctta train --help")
     split = load_split(data)
     model = new_model(arch, split.classes, settings.seed)
     if averaged:

@@ -46,7 +46,7 @@ def command(
 
     if threads:
         torch.set_num_threads(threads)
-    settings = build(WarmupSettings, recipe, owner="warmup")
+    settings = build(WarmupSettings, recipe, owner="warmup", lists="ctta warmup --help")
     warmup = Warmup(model_from(model, weights), settings)
     split = load_split(data)
     before = error_rate(warmup.model, split.test_images, split.test_labels)

@@ -1,23 +1,21 @@
-"""The mathematics of the methods as pure functions of tensors, one idea a file."""
+"""The mathematics of the methods as pure functions of tensors."""
 
-from ctta.functional.consistency import consistency
-from ctta.functional.contrast import info_nce
-from ctta.functional.cross_entropy import soft_cross_entropy, symmetric_cross_entropy
-from ctta.functional.diversity import diversity
-from ctta.functional.entropy import FilteredEntropy, filtered_entropy, softmax_entropy
+from ctta.functional.features import info_nce, neighbour_vote
 from ctta.functional.fisher import fisher_weights
-from ctta.functional.negative_learning import complementary_classes, negative_learning
-from ctta.functional.neighbours import neighbour_vote
-from ctta.functional.pseudo_label import pseudo_label_loss
-from ctta.functional.sensitivity import (
-    deviation,
-    gradient_score,
-    importance,
-    importances,
-    moving_average,
-    sensitivity,
+from ctta.functional.losses import (
+    FilteredEntropy,
+    complementary_classes,
+    consistency,
+    diversity,
+    filtered_entropy,
+    negative_learning,
+    pseudo_label_loss,
+    soft_cross_entropy,
+    softmax_entropy,
+    symmetric_cross_entropy,
+    uniform_kl,
 )
-from ctta.functional.uniform_kl import uniform_kl
+from ctta.functional.sensitivity import deviation, gradient_score, importance, moving_average, sensitivity
 
 __all__ = [
     "FilteredEntropy",
@@ -29,7 +27,6 @@ __all__ = [
     "fisher_weights",
     "gradient_score",
     "importance",
-    "importances",
     "info_nce",
     "moving_average",
     "negative_learning",

@@ -24,10 +24,10 @@ from torch.nn import functional as F
 from ctta._core.copies import copy_network
 from ctta._core.features import classifier_input, require_linear, watch_linear
 from ctta._core.kept import buffer, network, scalar
-from ctta._core.layers import training, weight_and_bias
+from ctta._core.layers import training, weight_and_bias, wide
 from ctta._core.method import Method
 from ctta._core.moments import SgdMemory
-from ctta._core.precision import wide, without_autocast
+from ctta._core.precision import without_autocast
 from ctta._core.registry import register
 from ctta.augment.adacontrast import flip
 from ctta.errors import ModelError
@@ -124,10 +124,6 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
     bank_next: int = scalar(0, "Row of the bank that is written next.")
     bank_filled: int = scalar(0, "Rows of the bank that hold features.")
     seen: int = scalar(0, "Images seen before the neighbours began to vote.")
-
-    def bn_mode(self) -> Literal["batch", "source"]:
-        """Running statistics, which begin at the source's, unless the settings say otherwise."""
-        return "batch" if self.settings.bn_mode == "batch" else "source"
 
     def _prepare(self) -> None:
         require_linear(self.model)
@@ -281,10 +277,7 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
         s = self.settings
         moved = self.sgd(gradients, s.lr, momentum=s.momentum, nesterov=s.nesterov, weight_decay=s.weight_decay)
         self.move(moved)
-        self.note(
-            learning_rates={name: s.lr if name in moved else 0.0 for name in self.adapted},
-            shares={"moved": self.share(moved)},
-        )
+        self.note_moved(moved, s.lr)
 
     # ---------------------------------------------------------------- what is remembered
 

@@ -18,8 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ctta._core.descent import Descent
 from ctta._core.layers import NORM, collect
+from ctta._core.moments import Descent, DescentSettings
 from ctta._core.registry import register
 from ctta.errors import UnsupportedModelError
 from ctta.functional import consistency, filtered_entropy
@@ -28,13 +28,12 @@ from ctta.settings import setting
 
 
 @dataclass(frozen=True)
-class SftSettings:
+class SftSettings(DescentSettings):
     """Settings of SFT; the defaults are those of the PALM repository for CIFAR."""
 
     variant: Literal["palm-repo", "original"] = setting(
         "palm-repo", "The PALM repository's baseline, or the original's choices as far as they need no labels."
     )
-    lr: float = setting(1e-3, "Step size.", low=0.0, aka=("learning_rate",))
     scope: Literal["first-stage", "stem-and-first-stage"] = setting(
         "first-stage", "What moves: the first stage alone, or the stem too.", aka=("block",)
     )
@@ -42,9 +41,6 @@ class SftSettings:
         "", "Names of the stages in order, where the model is of no known family.", many=True, aka=("stage",)
     )
     optimizer: Literal["sgd", "adam"] = setting("sgd", "What turns a gradient into a step.")
-    momentum: float = setting(0.9, "Momentum of sgd, first beta of adam.", low=0.0, below=1.0)
-    nesterov: bool = setting(True, "Whether sgd looks ahead (Nesterov).")
-    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0, aka=("wd",))
     lam: float = setting(
         0.01,
         "Weight lambda of the consistency loss; 0 skips the augmented view.",
@@ -60,7 +56,6 @@ class SftSettings:
     mode: Literal["eval", "train"] = setting(
         "eval", "Whether dropout and its like are active in the forward passes of a step (predict: never)."
     )
-    steps: int = setting(1, "Updates per batch; the logits before the last one are returned.", low=1)
 
 
 @register(
@@ -91,10 +86,6 @@ class Sft(Descent[SftSettings]):
     """Fine-tune the first stage on the entropy of sure samples and consistency with an augmented view."""
 
     adapts = "conv-norm"
-
-    def bn_mode(self) -> Literal["batch", "source"]:
-        """Batch statistics, unless the settings say otherwise."""
-        return self.settings.bn_mode
 
     def step(self, x: Tensor) -> Tensor:
         """Take `steps` updates; return the logits before the last."""

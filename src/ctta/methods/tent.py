@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from ctta._core.descent import Descent
+from ctta._core.moments import Descent, DescentSettings
 from ctta._core.registry import register
 from ctta.functional import softmax_entropy
-from ctta.settings import setting
 
 
 @dataclass(frozen=True)
-class TentSettings:
+class TentSettings(DescentSettings):
     """Settings of Tent; the defaults are the published CIFAR settings."""
-
-    lr: float = setting(1e-3, "Step size.", low=0.0, aka=("learning_rate",))
-    optimizer: Literal["adam", "sgd"] = setting("adam", "What turns a gradient into a step.")
-    momentum: float = setting(0.9, "Momentum of sgd, first beta of adam.", low=0.0, below=1.0)
-    nesterov: bool = setting(True, "Whether sgd looks ahead (Nesterov).")
-    weight_decay: float = setting(0.0, "Weight decay added to the gradient.", low=0.0, aka=("wd",))
-    steps: int = setting(1, "Updates per batch; the logits before the last one are returned.", low=1)
 
 
 @register(

@@ -1,36 +1,38 @@
-"""Update rules as functions that return new values: they change nothing, so a step can be refused."""
+"""Update rules: what torch.optim does not have, and steps of any optimiser that change none of their arguments.
 
-from ctta.optim.adafactor import (
-    AdafactorState,
-    adafactor,
-    adafactor_rate,
-    torch_adafactor,
-    torch_adafactor_rate,
-)
+`adam` and `sgd` are torch.optim's steps as functions, because their state is declared and Adam takes one rate per
+element (Eq. 7-8 of PALM), which torch.optim.Adam does not. `sign_step` is the first step of a new Adam.
+"""
+
+from ctta.optim.adafactor import Adafactor
 from ctta.optim.adam import AdamState, adam
 from ctta.optim.autolr import depth_factors
-from ctta.optim.lars import lars, lars_rate
-from ctta.optim.prodigy import ProdigyState, prodigy
+from ctta.optim.lars import Lars
+from ctta.optim.prodigy import Prodigy
 from ctta.optim.sgd import sgd
 from ctta.optim.sign import sign_step
-from ctta.optim.torch_step import OptimizerState, torch_optimizer, torch_step
+from ctta.optim.torch_step import (
+    OptimizerState,
+    Outcome,
+    find_optimizer,
+    optimizer_options,
+    require_takes,
+    torch_step,
+)
 
 __all__ = [
-    "AdafactorState",
+    "Adafactor",
     "AdamState",
+    "Lars",
     "OptimizerState",
-    "ProdigyState",
-    "adafactor",
-    "adafactor_rate",
+    "Outcome",
+    "Prodigy",
     "adam",
     "depth_factors",
-    "lars",
-    "lars_rate",
-    "prodigy",
+    "find_optimizer",
+    "optimizer_options",
+    "require_takes",
     "sgd",
     "sign_step",
-    "torch_adafactor",
-    "torch_adafactor_rate",
-    "torch_optimizer",
     "torch_step",
 ]

@@ -5,53 +5,46 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
-def lars_rate(
-    parameter: Tensor,
-    gradient: Tensor,
-    lr: float,
-    *,
-    weight_decay: float = 0.0,
-    trust: float = 1e-3,
-    skip_1d: bool = False,
-    eps: float = 1e-9,
-) -> Tensor:
-    """Learning rate of one tensor, lr * trust ||w|| / (||g|| + wd ||w|| + eps): any shape -> scalar.
-
-    It is plain `lr` where either norm is 0, and with `skip_1d` for tensors of fewer than two dimensions.
-
-    >>> lars_rate(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0]), 1.0)
-    tensor(0.0025)
-    """
-    whole = parameter.new_full((), lr)
-    if skip_1d and parameter.dim() < 2:
-        return whole
-    w, g = torch.linalg.vector_norm(parameter), torch.linalg.vector_norm(gradient)
-    return torch.where((w > 0) & (g > 0), lr * trust * w / (g + weight_decay * w + eps), whole)
+from ctta.optim.base import Rule, Values
 
 
-def lars(
-    parameter: Tensor,
-    gradient: Tensor,
-    lr: float,
-    velocity: Tensor | None,
-    *,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
-    trust: float = 1e-3,
-    skip_1d: bool = False,
-    eps: float = 1e-9,
-) -> tuple[Tensor, Tensor]:
-    """Return the new parameter and the new velocity; `velocity` is None before the first step.
+class Lars(Rule):
+    """Momentum at the rate lr * trust ||w|| / (||g|| + wd ||w|| + eps) of each tensor; `lr` where a norm is 0.
 
     The rate is part of the velocity, as in the paper. `skip_1d` leaves biases and the scales of norm layers to
-    plain momentum without weight decay, as most implementations do.
+    plain momentum without weight decay, as most implementations do. The default of `lr` is the usual one of
+    implementations; the paper tunes it.
 
-    >>> lars(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 2.0]), 1.0, None)[0]
+    >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> w.grad = torch.tensor([0.0, 2.0])
+    >>> Lars([w], lr=1.0).step()
+    >>> w.detach()
     tensor([3.0000, 3.9950])
     """
-    rate = lars_rate(parameter, gradient, lr, weight_decay=weight_decay, trust=trust, skip_1d=skip_1d, eps=eps)
-    if weight_decay and not (skip_1d and parameter.dim() < 2):
-        gradient = gradient + weight_decay * parameter
-    velocity = rate * gradient if velocity is None else momentum * velocity + rate * gradient
-    return parameter - velocity, velocity
+
+    def __init__(
+        self,
+        params: Values,
+        lr: float = 1e-3,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 1e-3,
+        skip_1d: bool = False,
+        eps: float = 1e-9,
+    ) -> None:
+        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(params, {**options, "trust": trust, "skip_1d": skip_1d, "eps": eps})
+
+    def move(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        """Move one tensor; returns the rate."""
+        group, state = self.param_groups[0], self.state[parameter]
+        rate, decay = parameter.new_full((), group["lr"]), group["weight_decay"]
+        if not (group["skip_1d"] and parameter.dim() < 2):
+            w, g = torch.linalg.vector_norm(parameter), torch.linalg.vector_norm(gradient)
+            scaled = group["lr"] * group["trust"] * w / (g + decay * w + group["eps"])
+            rate = torch.where((w > 0) & (g > 0), scaled, rate)
+            gradient = gradient + decay * parameter if decay else gradient
+        step = rate * gradient
+        state["velocity"] = group["momentum"] * state["velocity"] + step if "velocity" in state else step
+        parameter.sub_(state["velocity"])
+        return rate

@@ -7,92 +7,83 @@ rate, which is meant to stay at 1. So all tensors take a step together, unlike i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class ProdigyState:
-    """What lasts from step to step; the tensors are shaped as their parameters.
-
-    `start` is where each parameter was before its first step, `mean` and `square` are the moments of d times the
-    gradient, `travel` and `numerator` the two running sums from which d is estimated, `largest` the largest
-    estimate so far.
-    """
-
-    start: Mapping[str, Tensor]
-    mean: Mapping[str, Tensor]
-    square: Mapping[str, Tensor]
-    travel: Mapping[str, Tensor]
-    d: float
-    largest: float
-    numerator: float = 0.0
-    step: int = 0
-
-    @classmethod
-    def zero(cls, parameters: Mapping[str, Tensor], d0: float = 1e-6) -> ProdigyState:
-        """Return the state before the first step."""
-        zeros = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        return cls(dict(parameters), zeros, zeros, zeros, d0, d0)
+from ctta.optim.base import Rule, Values
 
 
-def prodigy(
-    parameters: Mapping[str, Tensor],
-    gradients: Mapping[str, Tensor],
-    lr: float,
-    state: ProdigyState,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    beta3: float | None = None,
-    d0: float = 1e-6,
-    d_coef: float = 1.0,
-    growth_rate: float = math.inf,
-    weight_decay: float = 0.0,
-    decoupled: bool = True,
-    bias_correction: bool = False,
-    eps: float = 1e-8,
-) -> tuple[dict[str, Tensor], ProdigyState]:
-    """Return the new parameters and the new state; tensors without a gradient stay out of both sums.
+class Prodigy(Rule):
+    """Prodigy; tensors without a gradient stay out of both sums; gradients that were all 0 so far move nothing.
 
-    `beta3` is sqrt(beta2) unless given. Gradients that were all 0 so far move nothing. Waits for the device once.
+    Each tensor keeps its `start`, the moments `mean` and `square` of d times the gradient, and the running sum
+    `travel`; all together `d`, the `largest` estimate so far and the running sum `numerator`. `beta3` is
+    sqrt(beta2) unless given. Waits for the device once.
 
-    >>> theta = {"w": torch.ones(2, dtype=torch.float64)}
-    >>> moved, state = prodigy(theta, {"w": theta["w"] * 7}, 1.0, ProdigyState.zero(theta))
-    >>> (theta["w"] - moved["w"]) * 1e6  # the first step is 3.16e-6 for every element
+    >>> w = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    >>> w.grad = torch.full_like(w, 7.0)
+    >>> Prodigy([w]).step()
+    >>> (1 - w.detach()) * 1e6  # the first step is 3.16e-6 for every element
     tensor([3.1623, 3.1623], dtype=torch.float64)
     """
-    beta3 = math.sqrt(beta2) if beta3 is None else beta3
-    d, step = state.d, state.step + 1
-    rate = d * lr
-    if bias_correction:
-        rate *= math.sqrt(1 - beta2**step) / (1 - beta1**step)
-    mean, square, travel = dict(state.mean), dict(state.square), dict(state.travel)
-    sums = []
-    for name in gradients:
-        gradient, theta = gradients[name], parameters[name]
-        if weight_decay and not decoupled:
-            gradient = gradient + weight_decay * theta
-        mean[name] = beta1 * mean[name] + (d * (1 - beta1)) * gradient
-        square[name] = beta2 * square[name] + (d * d * (1 - beta2)) * gradient * gradient
-        travel[name] = beta3 * travel[name] + (d / d0 * rate) * gradient
-        sums.append(torch.stack([(gradient * (state.start[name] - theta)).sum(), travel[name].abs().sum()]))
-    gains, travels = torch.stack(sums, 1).tolist() if sums else ([], [])
-    gain, denominator = math.fsum(gains), math.fsum(travels)
-    numerator = beta3 * state.numerator + d / d0 * rate * gain
-    if denominator == 0:
-        after = ProdigyState(state.start, mean, square, travel, d, state.largest, numerator, state.step)
-        return {name: parameters[name] for name in gradients}, after
-    estimate = d_coef * numerator / denominator
-    largest = max(state.largest, estimate)
-    d = min(largest, (max(d, estimate) if d == d0 else d) * growth_rate)
-    moved = {}
-    for name in gradients:
-        theta = parameters[name]
-        if weight_decay and decoupled:
-            theta = theta * (1 - weight_decay * rate)
-        moved[name] = theta - rate * mean[name] / (square[name].sqrt() + d * eps)
-    return moved, ProdigyState(state.start, mean, square, travel, d, largest, numerator, step)
+
+    shared = ("d", "largest", "numerator", "steps")
+
+    def __init__(
+        self,
+        params: Values,
+        lr: float = 1.0,
+        weight_decay: float = 0.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        beta3: float | None = None,
+        d0: float = 1e-6,
+        d_coef: float = 1.0,
+        growth_rate: float = math.inf,
+        decoupled: bool = True,
+        bias_correction: bool = False,
+        eps: float = 1e-8,
+    ) -> None:
+        options = {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2, "d0": d0, "eps": eps}
+        options |= {"beta3": math.sqrt(beta2) if beta3 is None else beta3, "d_coef": d_coef}
+        options |= {"growth_rate": growth_rate, "decoupled": decoupled, "bias_correction": bias_correction}
+        super().__init__(params, {**options, "d": d0, "largest": d0, "numerator": 0.0, "steps": 0.0})
+
+    def move_all(self, parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor | float]:
+        """Sum up what all tensors tell of the distance, estimate it, and move them."""
+        g = self.param_groups[0]
+        rate = g["d"] * g["lr"]
+        if g["bias_correction"]:
+            rate *= math.sqrt(1 - g["beta2"] ** (g["steps"] + 1)) / (1 - g["beta1"] ** (g["steps"] + 1))
+        sums = [self.gather(*pair, rate) for pair in zip(parameters, gradients, strict=True)]
+        gains, travels = torch.stack(sums, 1).tolist() if sums else ([], [])
+        travelled = math.fsum(travels)
+        g["numerator"] = g["beta3"] * g["numerator"] + g["d"] / g["d0"] * rate * math.fsum(gains)
+        used: list[Tensor | float] = [g["d"] * g["lr"]] * len(parameters)
+        if travelled == 0:
+            return used
+        estimate = g["d_coef"] * g["numerator"] / travelled
+        g["largest"] = max(g["largest"], estimate)
+        g["d"] = min(g["largest"], (max(g["d"], estimate) if g["d"] == g["d0"] else g["d"]) * g["growth_rate"])
+        g["steps"] += 1
+        for parameter in parameters:
+            state = self.state[parameter]
+            if g["weight_decay"] and g["decoupled"]:
+                parameter.mul_(1 - g["weight_decay"] * rate)
+            parameter.sub_(rate * state["mean"] / (state["square"].sqrt() + g["d"] * g["eps"]))
+        return used
+
+    def gather(self, parameter: Tensor, gradient: Tensor, rate: float) -> Tensor:
+        """Bring the running sums of one tensor up to date; returns its share of numerator and denominator."""
+        g, state = self.param_groups[0], self.state[parameter]
+        if not state:
+            state["start"] = parameter.clone()
+            state |= {key: torch.zeros_like(parameter) for key in ("mean", "square", "travel")}
+        if g["weight_decay"] and not g["decoupled"]:
+            gradient = gradient + g["weight_decay"] * parameter
+        d, beta1, beta2 = g["d"], g["beta1"], g["beta2"]
+        state["mean"] = beta1 * state["mean"] + (d * (1 - beta1)) * gradient
+        state["square"] = beta2 * state["square"] + (d * d * (1 - beta2)) * gradient * gradient
+        state["travel"] = g["beta3"] * state["travel"] + (d / g["d0"] * rate) * gradient
+        return torch.stack([(gradient * (state["start"] - parameter)).sum(), state["travel"].abs().sum()])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +12,22 @@ from torch.optim import Optimizer
 
 from ctta._core.precision import without_autocast
 from ctta.errors import SettingError
+from ctta.optim.adafactor import Adafactor
+from ctta.optim.base import Rule
+from ctta.optim.lars import Lars
+from ctta.optim.prodigy import Prodigy
 from ctta.settings import suggestion
 
+TORCH = "torch:"
+OURS: dict[str, type[Optimizer]] = {"lars": Lars, "prodigy": Prodigy, "adafactor": Adafactor}
 REFUSED = {
     "LBFGS": "evaluates the loss several times a step, which needs a closure",
     "SparseAdam": "takes sparse gradients only",
 }
+
+
+OF_ALL = ""
+"""The key under which numbers stand that belong to no tensor alone."""
 
 
 class OptimizerState(NamedTuple):
@@ -27,12 +37,35 @@ class OptimizerState(NamedTuple):
     numbers: dict[str, dict[str, float]]
 
 
-def torch_optimizer(name: str) -> type[Optimizer]:
-    """Return a class of torch.optim by name; one that cannot be used here is refused.
+class Outcome(NamedTuple):
+    """New values, the learning rate each tensor had, and what the optimiser keeps."""
 
-    >>> torch_optimizer("RMSprop")
+    values: dict[str, Tensor]
+    rates: dict[str, Tensor | float]
+    state: OptimizerState
+
+
+def find_optimizer(name: str, *, beside: Sequence[str] = ()) -> type[Optimizer]:
+    """Return the class of an optimiser of ours, or with "torch:" before its name one of torch.optim.
+
+    `beside` are other names that would have been accepted.
+
+    >>> find_optimizer("torch:RMSprop")
     <class 'torch.optim.rmsprop.RMSprop'>
     """
+    if name.startswith(TORCH):
+        return torch_optimizer(name.removeprefix(TORCH))
+    if name in OURS:
+        return OURS[name]
+    known = [*beside, *OURS]
+    raise SettingError(
+        f"There is no `lr_scheme` {name!r}.{suggestion(name, known)} "
+        f'Known: {", ".join(known)}, and "torch:NAME" for a class of torch.optim.'
+    )
+
+
+def torch_optimizer(name: str) -> type[Optimizer]:
+    """Return a class of torch.optim by name; one that cannot be used here is refused."""
     known: dict[str, type[Optimizer]] = {k: kind for k, kind in vars(torch.optim).items() if _is_optimizer(kind)}
     if name in REFUSED:
         raise SettingError(f"torch.optim.{name} {REFUSED[name]}: choose another one of {', '.join(known)}.")
@@ -42,24 +75,24 @@ def torch_optimizer(name: str) -> type[Optimizer]:
     return known[name]
 
 
-def torch_options(kind: type[Optimizer], lr: float | None, weight_decay: float) -> dict[str, float]:
+def optimizer_options(kind: type[Optimizer], lr: float | None, weight_decay: float) -> dict[str, float]:
     """Arguments for an optimiser: `lr` None is its own default, `weight_decay` is passed where it takes one."""
     options = {} if lr is None else {"lr": lr}
     if "weight_decay" in inspect.signature(kind).parameters:
         options["weight_decay"] = weight_decay
     elif weight_decay:
-        raise SettingError(f"torch.optim.{kind.__name__} has no weight decay: leave `weight_decay` at 0.")
+        raise SettingError(f"{kind.__name__} has no weight decay: leave `weight_decay` at 0.")
     return options
 
 
-def require_takes(kind: type[Optimizer], options: Mapping[str, float], shapes: Mapping[str, torch.Size]) -> None:
+def require_takes(kind: type[Optimizer], options: Mapping[str, Any], shapes: Mapping[str, torch.Size]) -> None:
     """Refuse an optimiser that does not take these options or tensors of these shapes (Muon: matrices only)."""
     for name, shape in shapes.items():
         try:
             _build(kind, [nn.Parameter(torch.empty(shape, device="meta"))], options)
         except ValueError as error:
             raise SettingError(
-                f"torch.optim.{kind.__name__} refuses {name} of shape {tuple(shape)} with {dict(options)}: {error}"
+                f"{kind.__name__} refuses {name} of shape {tuple(shape)} with {dict(options)}: {error}"
             ) from error
 
 
@@ -67,19 +100,21 @@ def torch_step(
     kind: type[Optimizer],
     values: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor],
-    options: Mapping[str, float],
+    options: Mapping[str, Any],
     state: OptimizerState,
-) -> tuple[dict[str, Tensor], OptimizerState]:
+) -> Outcome:
     """Return the new values of all tensors with a gradient, and the new state; the arguments stay as they are.
 
     >>> theta, empty = {"w": torch.ones(1)}, OptimizerState({}, {})
-    >>> torch_step(torch.optim.SGD, theta, {"w": torch.ones(1)}, {"lr": 0.25}, empty)[0]
+    >>> torch_step(torch.optim.SGD, theta, {"w": torch.ones(1)}, {"lr": 0.25}, empty).values
     {'w': tensor([0.7500])}
     """
     parameters = {name: nn.Parameter(values[name].clone()) for name in gradients}
     if not parameters:
-        return {}, state
+        return Outcome({}, {}, state)
     optimizer = _build(kind, list(parameters.values()), options)
+    group = optimizer.param_groups[0]
+    group.update(state.numbers.get(OF_ALL, {}))
     for name, parameter in parameters.items():
         parameter.grad = gradients[name].clone()
         before: dict[str, Any] = {key: tensor.clone() for key, tensor in state.tensors.get(name, {}).items()}
@@ -88,15 +123,24 @@ def torch_step(
             optimizer.state[parameter] = before
     with without_autocast(next(iter(parameters.values())).device.type):  # Adafactor multiplies matrices
         optimizer.step()
-    tensors, numbers = dict(state.tensors), dict(state.numbers)
+    rates = optimizer.rates if isinstance(optimizer, Rule) else [group["lr"]] * len(parameters)
+    after = {name: p.detach() for name, p in parameters.items()}
+    return Outcome(after, dict(zip(parameters, rates, strict=True)), _kept(optimizer, parameters, state))
+
+
+def _kept(optimizer: Optimizer, parameters: Mapping[str, Tensor], before: OptimizerState) -> OptimizerState:
+    """What an optimiser keeps after a step, with what was known of tensors that took no part in it."""
+    tensors, numbers = dict(before.tensors), dict(before.numbers)
     for name, parameter in parameters.items():
         kept = {key: value for key, value in optimizer.state[parameter].items() if value is not None}
         tensors[name] = {key: value for key, value in kept.items() if _as_parameter(key, value, parameter)}
         numbers[name] = {key: float(value) for key, value in kept.items() if key not in tensors[name]}
-    return {name: p.detach() for name, p in parameters.items()}, OptimizerState(tensors, numbers)
+    if isinstance(optimizer, Rule) and optimizer.shared:
+        numbers[OF_ALL] = {key: float(optimizer.param_groups[0][key]) for key in optimizer.shared}
+    return OptimizerState(tensors, numbers)
 
 
-def _build(kind: Any, parameters: list[nn.Parameter], options: Mapping[str, float]) -> Optimizer:
+def _build(kind: Any, parameters: list[nn.Parameter], options: Mapping[str, Any]) -> Optimizer:
     optimizer: Optimizer = kind(parameters, **options)
     return optimizer
 

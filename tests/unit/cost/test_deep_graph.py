@@ -113,13 +113,12 @@ def test_low_memory_runs_the_whole_view_again_where_its_parts_do_not_fit(x):
     assert adapter.last.shares["moved"] > 0
 
 
-@pytest.mark.parametrize("order", ["early", "late"])
-def test_low_memory_costs_less_than_a_forward_pass_more(order):
+def test_low_memory_costs_less_than_a_forward_pass_more():
     model = build("wrn-16-1", 10).eval()
     x = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(2))
     flops = {}
     for memory in ("normal", "low"):
-        adapter = ctta.adapt(model, "palm", memory=memory, forward_order=order, eta=1e9)
+        adapter = ctta.adapt(model, "palm", memory=memory, eta=1e9)
         adapter(x)
         with FlopCounterMode(display=False) as counter:
             adapter(x)

@@ -15,9 +15,11 @@ import ctta
 from ctta._core import checkpoint
 from ctta.bench.cell import Cell, prepare
 from ctta.checks.networks import NETWORKS
-from ctta.methods.ecotta.ecotta import NOT_WARM, warm_up_file
+from ctta.methods.ecotta.ecotta import NOT_WARM, WARM_UP, EcottaSettings
 from ctta.methods.ecotta.meta_networks import attach, meta_networks, split_blocks
 from ctta.models import build, find_stages, load
+
+EMBEDDED_FILE = WARM_UP.file(EcottaSettings(warmup="embedded:"))
 
 F64 = torch.float64
 
@@ -352,7 +354,7 @@ def test_the_embedded_model_comes_with_meta_networks_and_other_models_begin_with
 
 def test_meta_networks_are_part_of_what_a_cell_is(tmp_path):
     file = tmp_path / "meta.safetensors"
-    file.write_bytes(warm_up_file("embedded:").read_bytes())
+    file.write_bytes(EMBEDDED_FILE.read_bytes())
 
     def key(warmup):
         return prepare(Cell("ecotta", settings={"warmup": warmup}, images=10, batch_size=10)).key
@@ -367,7 +369,7 @@ def test_meta_networks_are_part_of_what_a_cell_is(tmp_path):
 def test_a_saved_adapter_needs_its_warm_up_file_no_more_and_opens_none_that_a_file_names(tmp_path):
     images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     file = tmp_path / "warm.safetensors"
-    file.write_bytes(warm_up_file("embedded:").read_bytes())
+    file.write_bytes(EMBEDDED_FILE.read_bytes())
     adapter = ctta.adapt(load("embedded:"), "ecotta", warmup=str(file))
     first = adapter(images)
     adapter.save(tmp_path / "a")

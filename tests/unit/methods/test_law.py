@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from benchmarks.literal import prepare
 from tests.conftest import fixed_augment, golden_net, golden_stream
+from tests.reference.literal_palm import prepare
 from torch import nn
 from torch.nn import functional as F
 

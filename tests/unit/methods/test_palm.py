@@ -5,15 +5,15 @@ import math
 
 import pytest
 import torch
-from benchmarks.literal import OfficialPalm, PaperPalm
 from tests.conftest import fixed_augment, golden_net, golden_stream
+from tests.reference.literal_palm import OfficialPalm, PaperPalm
 from torch import nn
 
 import ctta
 from ctta._core.precision import bf16_pays
 from ctta._cost.checkpointing import checkpoint_blocks, checkpointed
 from ctta.checks.networks import NETWORKS
-from ctta.methods.palm.palm import FAST, PAPER, PalmSettings, threshold_for_share
+from ctta.methods.palm.choices import threshold_for_share
 
 F64 = torch.float64
 
@@ -118,9 +118,9 @@ def test_spec_2_alpha_one_gives_eps_over_s_and_alpha_zero_one_plus_s_over_eps(st
         theta = {name: value.clone() for name, value in adapter.method.source.items()}
         adapter.method.begin()
         logits = adapter.model(x)
-        gradients = adapter.method.uncertainty_gradients(logits)
+        gradients = adapter.method.gradients(ctta.functional.uniform_kl(logits, 50.0, target_scale="ones"))
         adapter(x)
-        for name, factor in adapter.method.factor.items():
+        for name, factor in adapter.method.importance.items():
             torch.testing.assert_close(factor, expected((theta[name] * gradients[name]).abs()))
 
 
@@ -146,7 +146,7 @@ def test_spec_3_official_keeps_a_stale_rate_where_paper_freezes(stream64):
 
 
 def test_spec_4_ones_target_scales_scores_by_the_number_of_classes(stream64):
-    ones, uniform = palm(target_scale="ones", eta=0.12), palm(target_scale="uniform", eta=0.12 / 10)
+    ones, uniform = palm(eta=0.12), palm(divergence="uniform", eta=0.12 / 10)
     ones(stream64[0])
     uniform(stream64[0])
     for name, score in ones.last.scores.items():
@@ -181,7 +181,7 @@ def test_spec_5_scores_fall_with_the_square_of_a_large_temperature_and_selection
 @pytest.mark.parametrize("variant", ["official", "paper"])
 def test_spec_6_an_empty_filter_gives_the_consistency_only_step_and_says_so(variant, stream64):
     x = stream64[0]
-    adapter = palm(entropy_margin=0.0, margin_cmp="<", variant=variant, eta=1e9)
+    adapter = palm(entropy_margin=0.0, variant=variant, eta=1e9)
     adapter(x)
     assert adapter.last.kept == 0
     assert adapter.last.losses["entropy"] == 0.0
@@ -192,14 +192,6 @@ def test_spec_6_an_empty_filter_gives_the_consistency_only_step_and_says_so(vari
         reference(x)
         for name, parameter in reference.named.items():
             assert (adapter.method.adapted[name] - parameter).abs().max() < 1e-9
-
-
-def test_spec_6_an_empty_filter_can_be_told_to_skip_the_step(stream64):
-    adapter = palm(entropy_margin=0.0, empty_filter="skip", eta=1e9)
-    before = weights(adapter)
-    adapter(stream64[0])
-    assert all(torch.equal(before[name], value) for name, value in weights(adapter).items())
-    assert set(adapter.last.learning_rates.values()) == {0.0}
 
 
 @pytest.mark.parametrize("eta", [0.0, -1.0])
@@ -287,15 +279,13 @@ def changed(stream, **settings):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"target_scale": "uniform"},
-        {"kl_direction": "p||u", "temperature": 1.0, "eta": 3.0},
-        {"batch_reduction": "sum"},
-        {"score_unit": "module", "eta": 0.14},
+        {"divergence": "uniform"},
+        {"divergence": "p||u", "temperature": 1.0, "eta": 3.0},
+        {"divergence": "sum"},
         {"eta_scale": "classes"},
         {"granularity": "element"},
-        {"shat_init": "first"},
-        {"eps": 1e-3},
-        {"adam_state": "persistent"},
+        {"average_init": "first"},
+        {"optimizer_state": "persistent"},
         {"weight_decay": 0.1},
         {"entropy_margin": 2.0},
         {"margin_unit": "log-classes"},
@@ -308,7 +298,6 @@ def changed(stream, **settings):
         {"modules": "all"},
         {"bn_mode": "source"},
         {"returned_logits": "after"},
-        {"steps": 2},
         {"lr": 1e-3},
         {"lam": 0.5},
         {"anchor": 0.1},
@@ -321,11 +310,11 @@ def test_each_setting_changes_the_run(settings, stream64):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"forward_order": "early"}, {"memory": "low"}, {"memory": "lowest"}, {"memory": "lowest", "lam": 0.5}],
+    [{"memory": "low"}, {"memory": "lowest"}, {"memory": "lowest", "lam": 0.5}],
     ids=lambda s: "-".join(map(str, s.values())),
 )
 @pytest.mark.parametrize("network", ["bn2d", "residual", "groupnorm", "vit", "bn3d", "unused"])
-def test_order_of_passes_and_memory_change_nothing(network, settings):
+def test_what_memory_says_changes_nothing(network, settings):
     model, batches = NETWORKS[network].make(F64), NETWORKS[network].stream((6, 6, 4), F64)
     shared = {"eta": 0.05, "lr": 1e-2, "lam": settings.get("lam", 0.05)}
     plain, other = palm(model=model, **shared), palm(model=model, **{**shared, **settings})
@@ -381,40 +370,6 @@ def test_refresh_goes_on_counting_after_a_save(stream64, tmp_path):
         assert torch.equal(adapter(x), other(x))
 
 
-def test_the_view_can_be_of_a_part_of_the_batch():
-    seen = []
-
-    def augment(x):
-        seen.append(len(x))
-        return fixed_augment(x)
-
-    x = golden_stream(F64)[0].repeat(4, 1, 1, 1)[:100]
-    palm(view_share=0.5, augment=augment)(x)
-    palm(view_share=0.01, augment=augment)(x)  # statistics need a few images
-    palm(view_share=0.01, augment=augment)(x[:8])
-    assert seen == [50, 32, 8]
-
-
-def test_views_can_be_taken_in_every_so_many_batches_with_entropy_alone_in_between(stream64):
-    adapter, entropy_alone = palm(view_every=2, eta=0.05), palm(lam=0, eta=0.05)
-    seen = []
-    for x in stream64[:4]:
-        adapter(x)
-        seen.append("consistency" in adapter.last.losses)
-    assert seen == [True, False, True, False]
-    shifted = palm(view_every=2, eta=0.05)
-    shifted.method.passes = 1
-    assert torch.equal(shifted(stream64[0]), entropy_alone(stream64[0]))
-    assert all(torch.equal(value, weights(shifted)[name]) for name, value in weights(entropy_alone).items())
-
-
-def test_fast_stands_for_its_settings_and_they_can_be_changed_one_by_one():
-    fast = palm(speed="fast").settings
-    assert {name: getattr(fast, name) for name in FAST} == FAST
-    assert palm(speed="fast", precision="full").settings.precision == "full"
-    assert palm().settings.precision == "full"
-
-
 def test_under_the_callers_autocast_a_second_look_uses_the_moved_weights():
     adapter = palm(torch.float32, returned_logits="after", lr=0.05)
     x = golden_stream(torch.float32)[0]
@@ -424,10 +379,10 @@ def test_under_the_callers_autocast_a_second_look_uses_the_moved_weights():
 
 
 def run_in_bf16(monkeypatch, pays):
-    """A float32 run with precision="bf16" on a machine where that pays, or not: dtypes seen, logits, reports."""
+    """A float32 run with speed="fast" on a machine where that pays, or not: dtypes seen, logits, reports."""
     monkeypatch.setattr("ctta._core.precision.bf16_pays", lambda device: pays)
     monkeypatch.setattr("ctta.methods.palm.palm.bf16_pays", lambda device: pays)
-    adapter = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05, precision="bf16")
+    adapter = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05, speed="fast")
     seen = []
     adapter.model.conv1.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
     stream = golden_stream(torch.float32)[:4]
@@ -439,8 +394,8 @@ def test_bf16_computes_convolutions_in_it_and_keeps_weights_state_and_logits_wid
     adapter, seen, logits, stream = run_in_bf16(monkeypatch, pays=True)
     assert seen == {torch.bfloat16}
     assert {value.dtype for value in weights(adapter).values()} == {torch.float32}
-    assert {value.dtype for value in adapter.method.shat.values()} == {torch.float32}
-    full = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05)
+    assert {value.dtype for value in adapter.method.average.values()} == {torch.float32}
+    full = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05, refresh=3)
     expected = [full(x) for x in stream]
     assert all(found.dtype == torch.float32 for found in logits)
     assert 0 < max((a - b).abs().max() for a, b in zip(logits, expected, strict=True)) < 0.2
@@ -451,8 +406,23 @@ def test_bf16_changes_nothing_where_the_processor_does_not_gain_by_it_and_says_s
     adapter, seen, logits, stream = run_in_bf16(monkeypatch, pays=False)
     assert seen == {torch.float32}
     assert any("not faster with bfloat16" in note for note in adapter.last.notes)
-    full = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05)
+    full = ctta.adapt(golden_net(torch.float32), "palm", augment=fixed_augment, eta=0.05, refresh=3)
     assert all(torch.equal(found, full(x)) for found, x in zip(logits, stream, strict=True))
+
+
+def test_fast_is_stage_one_in_some_batches_everywhere_unless_told_otherwise(stream64):
+    adapter = palm(speed="fast")
+    assert adapter.settings.refresh == 3
+    assert palm(speed="fast", refresh=1).settings.refresh == palm().settings.refresh == 1
+    scored = [(adapter(x), bool(adapter.last.scores))[1] for x in stream64[:5]]
+    assert scored == [True, False, False, True, False]
+
+
+def test_the_settings_of_the_paper_come_first_and_are_few():
+    groups = [setting.group for setting in ctta.methods.find("palm").settings]
+    assert groups == sorted(groups, key=["paper", "difference", "cost"].index)
+    assert len(groups) <= 30
+    assert groups.count("paper") <= 12
 
 
 def test_fast_with_nothing_selected_moves_nothing(stream64):
@@ -463,90 +433,10 @@ def test_fast_with_nothing_selected_moves_nothing(stream64):
     assert all(torch.equal(value, start[name]) for name, value in weights(adapter).items())
 
 
-def test_kl_directions_agree_at_large_temperatures(stream64):
-    one, other = palm(temperature=500), palm(temperature=500, kl_direction="p||u")
-    one(stream64[0])
-    other(stream64[0])
-    for name, score in one.last.scores.items():
-        assert other.last.scores[name] == pytest.approx(score, rel=0.02)
-
-
-def test_module_scores_are_sums_over_the_tensors_of_a_module(stream64):
-    tensor, module = palm(), palm(score_unit="module")
-    tensor(stream64[0])
-    module(stream64[0])
-    pair = tensor.last.scores["bn1.weight"] + tensor.last.scores["bn1.bias"]
-    assert module.last.scores["bn1.weight"] == module.last.scores["bn1.bias"] == pytest.approx(pair)
-
-
-def test_select_cmp_decides_about_a_score_equal_to_eta(stream64):
-    probe = palm()
-    probe(stream64[0])
-    name, score = next(iter(probe.last.scores.items()))
-    with_equal, without = palm(eta=score), palm(eta=score, select_cmp="<")
-    with_equal(stream64[0])
-    without(stream64[0])
-    assert name in with_equal.last.selected
-    assert name not in without.last.selected
-
-
-def test_margin_cmp_decides_about_an_entropy_equal_to_the_margin():
-    class Constant(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 4, 1)
-
-        def forward(self, x):
-            return self.conv(x).mean((2, 3)) * 0
-
-    entropy = float(ctta.functional.softmax_entropy(torch.zeros(1, 4, dtype=F64)))
-    x = torch.rand(2, 3, 4, 4, dtype=F64)
-    for compare, kept in (("<", 0), ("<=", 2)):
-        adapter = palm(model=Constant().to(F64), margin_cmp=compare, entropy_margin=entropy)
-        adapter(x)
-        assert adapter.last.kept == kept
-
-
-def test_shat_update_all_also_averages_what_was_not_selected(stream64):
-    some, everything = palm(eta=0.12), palm(eta=0.12, shat_update="all")
-    some(stream64[0])
-    everything(stream64[0])
-    assert set(some.method.shat) == set(some.last.selected)
-    assert set(everything.method.shat) == set(everything.method.adapted)
-    assert set(everything.method.factor) == set(everything.last.selected)
-
-
-def test_frozen_moments_decide_whether_frozen_tensors_gather_momentum(stream64):
-    settings = {"eta": 0.12, "adam_state": "persistent", "unselected_lr": "zero"}
-    for choice in ("update", "skip"):
-        adapter = palm(**settings, frozen_moments=choice)
-        adapter(stream64[0])
-        expected = adapter.method.adapted if choice == "update" else adapter.last.selected
-        assert set(adapter.method.mean) == set(expected)
-
-
-def test_temperature_grows_only_when_more_is_selected_than_before(stream):
-    adapter = palm(torch.float32, eta=0.12, alpha=0.7, temperature_schedule="grow", temperature_growth=1.5)
-    expected, before = 50.0, None
-    for x in stream:
-        adapter(x)
-        assert adapter.last.temperature == pytest.approx(expected)
-        share = adapter.last.shares["selected"]
-        if before is not None and share > before:
-            expected *= 1.5
-        before = share
-    assert expected > 50
-
-
 def test_paper_variant_can_be_overridden_setting_by_setting():
     settings = palm(variant="paper", granularity="tensor").settings
     assert settings.granularity == "tensor"
-    assert settings.adam_state == "persistent"
-
-
-def test_every_difference_of_the_paper_variant_is_a_setting():
-    names = PalmSettings.__dataclass_fields__
-    assert set(PAPER) <= set(names)
+    assert settings.optimizer_state == "persistent"
 
 
 def test_presets_carry_the_published_values():

@@ -146,15 +146,19 @@ def test_a_file_that_does_not_fit_is_refused(file, tmp_path):
     other.fc.weight.data.mul_(1.01)
     for model, settings, words in (
         (other, {}, "another source model"),
-        (golden_net(), {"parts": 2}, r"expected 0.conv.weight of shape .* does|does not fit"),
-        (build("wrn-10-1"), {}, "does not fit this model"),
+        (
+            golden_net(),
+            {"parts": 2},
+            r"do not fit this model and its `parts`: expected .* of shape .*, but they have",
+        ),
+        (build("wrn-10-1"), {}, r"another source model \(GoldenNet"),
     ):
         with pytest.raises(ctta.StateError, match=words):
             ctta.adapt(model, "ecotta", warmup=str(file), **settings)
     with pytest.raises(ctta.StateError, match="There is no file"):
         ctta.adapt(golden_net(), "ecotta", warmup=str(tmp_path / "nothing"))
     ctta.adapt(golden_net(), "ecotta").save(tmp_path / "adapter")
-    with pytest.raises(ctta.StateError, match="no warmed-up meta networks"):
+    with pytest.raises(ctta.StateError, match="holds no ecotta warm-up"):
         ctta.adapt(golden_net(), "ecotta", warmup=str(tmp_path / "adapter"))
     (tmp_path / "short").write_bytes(file.read_bytes()[:-10])
     with pytest.raises(ctta.StateError):

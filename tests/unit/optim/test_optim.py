@@ -9,19 +9,16 @@ from tests.optim_cases import SHAPES, pull, start
 
 import ctta
 from ctta.optim import (
-    AdafactorState,
+    Adafactor,
     AdamState,
+    Lars,
     OptimizerState,
-    ProdigyState,
-    adafactor,
+    Prodigy,
     adam,
     depth_factors,
-    lars,
-    prodigy,
+    find_optimizer,
     sgd,
     sign_step,
-    torch_adafactor,
-    torch_optimizer,
     torch_step,
 )
 from ctta.optim.autolr import increasing
@@ -99,34 +96,22 @@ def test_a_hundred_steps_equal_those_of_pytorch_optimizer_where_it_is_installed(
     assert optim_cases.distance(optim_cases.ours(case), optim_cases.theirs(case)) < 1e-7
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"lr": 0.3}, {"lr": 1e-3, "weight_decay": 0.1}, {"eps": (1e-3, 0.7), "d": 2.0, "beta2_decay": -0.5}],
-)
-def test_adafactor_equals_torch(shape, dtype, options):
-    theta = start()[shape].to(dtype)
-    parameter = torch.nn.Parameter(theta.clone())
-    reference = torch.optim.Adafactor([parameter], **options)
-    names = {"d": "clip", "beta2_decay": "decay"}
-    mine = {names.get(name, name): value for name, value in options.items()}
-    state = AdafactorState.zero(theta)
-    for step in range(100):
-        parameter.grad = pull(shape, parameter.detach().double(), step).to(dtype)
-        gradient = pull(shape, theta.double(), step).to(dtype)
-        reference.step()
-        theta, state = torch_adafactor(theta, gradient, state, **mine)
-    difference = (theta - parameter.detach()).abs().max()
-    assert difference < (1e-12 if dtype is F64 else 1e-4 * max(1.0, theta.abs().max()))
+def one_step(kind, theta, gradients, **options):
+    """New values and the optimiser after one step from its start."""
+    parameters = {name: torch.nn.Parameter(value.clone()) for name, value in theta.items()}
+    optimizer = kind(list(parameters.values()), **options)
+    for name, parameter in parameters.items():
+        parameter.grad = gradients[name]
+    optimizer.step()
+    return {name: parameter.detach() for name, parameter in parameters.items()}, optimizer
 
 
 def test_spec_12_1_the_first_step_of_prodigy_is_3e_6_times_the_sign():
     theta = start()
     gradients = {name: pull(name, value, 0) for name, value in theta.items()}
     for lr in (1.0, 5e-4):
-        moved, state = prodigy(theta, gradients, lr, ProdigyState.zero(theta))
-        assert state.d == 1e-6
+        moved, optimizer = one_step(Prodigy, theta, gradients, lr=lr)
+        assert optimizer.param_groups[0]["d"] == 1e-6
         for name, value in theta.items():
             expected = -math.sqrt(10) * 1e-6 * lr * gradients[name].sign()
             torch.testing.assert_close(moved[name] - value, expected, rtol=1e-5, atol=1e-15)
@@ -134,41 +119,44 @@ def test_spec_12_1_the_first_step_of_prodigy_is_3e_6_times_the_sign():
 
 def test_prodigy_without_any_gradient_moves_nothing_and_does_not_count():
     theta = start()
-    moved, state = prodigy(
-        theta, {name: torch.zeros_like(v) for name, v in theta.items()}, 1.0, ProdigyState.zero(theta)
-    )
-    assert state.step == 0
+    moved, optimizer = one_step(Prodigy, theta, {name: torch.zeros_like(v) for name, v in theta.items()})
+    assert optimizer.param_groups[0]["steps"] == 0
     assert all(torch.equal(moved[name], theta[name]) for name in theta)
-    assert prodigy(theta, {}, 1.0, ProdigyState.zero(theta))[0] == {}
+    one_step(Prodigy, theta, dict.fromkeys(theta))  # tensors the loss does not use
 
 
 def test_prodigy_estimates_one_distance_for_all_tensors():
-    theta = start()
-    alone, together = ProdigyState.zero(theta), ProdigyState.zero(theta)
-    x, y = dict(theta), dict(theta)
-    for step in range(1, 30):
-        one, alone = prodigy(x, {"vector": pull("vector", x["vector"], step)}, 1.0, alone)
-        x |= one
-        y, together = prodigy(y, {name: pull(name, value, step) for name, value in y.items()}, 1.0, together)
-    assert alone.d > 1e-4
-    assert not math.isclose(alone.d, together.d, rel_tol=1e-3)
-    assert not torch.allclose(x["vector"], y["vector"], rtol=1e-6)
+    found = []
+    for names in (["vector"], list(SHAPES)):
+        parameters = {name: torch.nn.Parameter(start()[name]) for name in names}
+        optimizer = Prodigy(list(parameters.values()))
+        for step in range(1, 30):
+            for name, parameter in parameters.items():
+                parameter.grad = pull(name, parameter.detach(), step)
+            optimizer.step()
+        found.append((optimizer.param_groups[0]["d"], parameters["vector"].detach()))
+    (alone, x), (together, y) = found
+    assert alone > 1e-4
+    assert not math.isclose(alone, together, rel_tol=1e-3)
+    assert not torch.allclose(x, y, rtol=1e-6)
 
 
 def test_adafactor_moves_a_tensor_by_a_hundredth_of_its_size_and_survives_no_gradient():
-    theta = start()["kernel"]
-    moved, state = adafactor(theta, pull("kernel", theta, 0), AdafactorState.zero(theta))
-    size = (moved - theta).norm() / theta.norm()
+    theta = {"kernel": start()["kernel"]}
+    moved, optimizer = one_step(Adafactor, theta, {"kernel": pull("kernel", theta["kernel"], 0)})
+    size = (moved["kernel"] - theta["kernel"]).norm() / theta["kernel"].norm()
     assert 0.005 < size < 0.0101
-    still, _ = adafactor(theta.float(), torch.zeros(theta.shape), AdafactorState.zero(theta.float()))
-    assert torch.equal(still, theta.float())
-    assert (state.square.shape, state.columns.shape) == ((3, 2, 3, 1), (3, 2, 1, 2))
+    (state,) = optimizer.state.values()
+    assert (state["square"].shape, state["columns"].shape) == ((3, 2, 3, 1), (3, 2, 1, 2))
+    narrow = {"kernel": theta["kernel"].float()}
+    still, _ = one_step(Adafactor, narrow, {"kernel": torch.zeros_like(narrow["kernel"])})
+    assert torch.equal(still["kernel"], narrow["kernel"])
 
 
 def test_lars_is_plain_momentum_where_a_norm_is_zero():
-    zero, one = torch.zeros(3), torch.ones(3)
-    torch.testing.assert_close(lars(zero, one, 0.1, None)[0], -0.1 * one)
-    assert torch.equal(lars(one, zero, 0.1, None)[0], one)
+    zero, one = {"w": torch.zeros(3)}, {"w": torch.ones(3)}
+    torch.testing.assert_close(one_step(Lars, zero, one, lr=0.1)[0]["w"], -0.1 * one["w"])
+    assert torch.equal(one_step(Lars, one, zero, lr=0.1)[0]["w"], one["w"])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -208,16 +196,16 @@ TORCH = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("name", TORCH)
-def test_a_torch_optimiser_rebuilt_for_every_step_equals_one_that_lasts(name, dtype):
+@pytest.mark.parametrize("name", [*(f"torch:{name}" for name in TORCH), "lars", "prodigy", "adafactor"])
+def test_an_optimiser_rebuilt_for_every_step_equals_one_that_lasts(name, dtype):
     theta = {key: value.to(dtype) for key, value in start().items()}
     parameters = {key: torch.nn.Parameter(value.clone()) for key, value in theta.items()}
-    kind = torch_optimizer(name)
+    kind = find_optimizer(name)
     reference = kind(list(parameters.values()), lr=0.01)
     state = OptimizerState({}, {})
     for step in range(40):
         gradients = {key: pull(key, value.double(), step).to(dtype) for key, value in theta.items()}
-        theta, state = torch_step(kind, theta, gradients, {"lr": 0.01}, state)
+        theta, _, state = torch_step(kind, theta, gradients, {"lr": 0.01}, state)
         for key, parameter in parameters.items():
             parameter.grad = gradients[key].clone()
         reference.step()
@@ -232,7 +220,7 @@ def test_a_torch_optimiser_rebuilt_for_every_step_equals_one_that_lasts(name, dt
 )
 def test_torch_optimisers_that_cannot_be_used_are_refused_by_name(name, words):
     with pytest.raises(ctta.SettingError, match=words):
-        torch_optimizer(name)
+        find_optimizer(f"torch:{name}")
 
 
 def test_update_rules_leave_their_arguments_alone():
@@ -242,11 +230,9 @@ def test_update_rules_leave_their_arguments_alone():
     sign_step(theta, gradient, 0.1, weight_decay=0.1)
     adam(theta, gradient, 0.1, state, weight_decay=0.1)
     sgd(theta, gradient, 0.1, velocity, weight_decay=0.1)
-    lars(theta, gradient, 0.1, velocity, weight_decay=0.1)
-    prodigy({"w": theta}, {"w": gradient}, 1.0, ProdigyState.zero({"w": theta}), weight_decay=0.1)
-    adafactor(theta, gradient, AdafactorState.zero(theta), weight_decay=0.1)
-    torch_adafactor(theta, gradient, AdafactorState.zero(theta), weight_decay=0.1)
     kept = OptimizerState({"w": {"exp_avg": state.mean, "exp_avg_sq": state.square}}, {"w": {"step": 4.0}})
     torch_step(torch.optim.Adam, {"w": theta}, {"w": gradient}, {"lr": 0.1, "weight_decay": 0.1}, kept)
+    for kind in (Lars, Prodigy, Adafactor):
+        torch_step(kind, {"w": theta}, {"w": gradient}, {"weight_decay": 0.1}, OptimizerState({}, {}))
     for now, before in zip((theta, gradient, state.mean, state.square, velocity), held, strict=True):
         assert torch.equal(now, before)

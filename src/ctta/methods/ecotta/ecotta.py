@@ -17,32 +17,24 @@ behind its ReLU, would have no gradient and could never move.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from ctta._core import checkpoint
 from ctta._core.layers import all_finite, use_batch_statistics
+from ctta._core.learnt import EMBEDDED, Learnt
 from ctta._core.moments import SgdMemory
 from ctta._core.registry import register
-from ctta._core.state import network_tensors
 from ctta.errors import ModelError, StateError
 from ctta.functional import filtered_entropy
-from ctta.methods.ecotta.meta_networks import MetaNetwork, Watch, attach, meta_networks, watching
+from ctta.methods.ecotta.meta_networks import NAME, MetaNetwork, Watch, attach, meta_networks, watching
 from ctta.models.stages import find_stages
-from ctta.models.zoo import EMBEDDED as EMBEDDED_MODEL
 from ctta.settings import setting
 
-KIND = "ecotta warm-up"
-EMBEDDED = "embedded:"
-"""As a file of meta networks: those that come with the embedded model."""
+WARM_UP = Learnt("warmup", "ecotta warm-up", "embedded-ecotta.safetensors")
 NOT_WARM = "no warm-up was given: the meta networks began as the identity on the first batch"
 
 
@@ -104,54 +96,7 @@ class EcottaSettings:
 class Ecotta(SgdMemory[EcottaSettings]):
     """Move small meta networks beside a frozen network, held near what its parts give."""
 
-    def bn_mode(self) -> Literal["batch", "source"]:
-        """Batch statistics, unless the settings say otherwise."""
-        return self.settings.bn_mode
-
-    @classmethod
-    def files(cls, settings: EcottaSettings) -> tuple[Path, ...]:
-        """The meta networks it begins with."""
-        return (warm_up_file(settings.warmup),) if settings.warmup else ()
-
-    @classmethod
-    def without_files(cls, settings: EcottaSettings) -> EcottaSettings:
-        """Begin as the identity; the file that comes with ctta is no other's."""
-        return settings if settings.warmup == EMBEDDED else dataclasses.replace(settings, warmup="")
-
-    def brought(self) -> dict[str, Tensor]:
-        """The meta networks as they were warmed up."""
-        return self._meta_source() if self.warm else {}
-
-    def begin_from(self, settings: EcottaSettings, brought: Mapping[str, Tensor]) -> None:
-        """Begin with meta networks that were warmed up elsewhere."""
-        self.settings = settings
-        if not brought:
-            if settings.warmup not in ("", EMBEDDED):
-                raise StateError(
-                    f"This adapter was saved by an older ctta, which left its warm-up in {settings.warmup}: adapt "
-                    "the source model anew with that file."
-                )
-            return
-        own = self._meta_source()
-        fits = brought.keys() == own.keys() and all(
-            (value.shape, value.dtype) == (brought[name].shape, brought[name].dtype) for name, value in own.items()
-        )
-        if not fits or not all_finite(list(brought.values())):
-            raise StateError(
-                "The state brings warmed-up meta networks that do not fit this model and its `parts`."
-            )
-        for kept in (self.source, self.source_buffers):
-            kept.update(
-                {name: brought[name].to(kept[name].device, copy=True) for name in kept.keys() & own.keys()}
-            )
-        self.warm = True
-        self.reset()
-
-    def _meta_source(self) -> dict[str, Tensor]:
-        """Source values of the meta networks, under their names in the model."""
-        mine = {id(value) for network in self.networks for value in network_tensors(network).values()}
-        names = [name for name, value in network_tensors(self.model).items() if id(value) in mine]
-        return {name: value for name, value in {**self.source, **self.source_buffers}.items() if name in names}
+    learns = WARM_UP
 
     def step(self, x: Tensor) -> Tensor:
         """Adapt to one batch; return the logits from before the step on entropy (and after one on R_k alone)."""
@@ -217,10 +162,7 @@ class Ecotta(SgdMemory[EcottaSettings]):
         """Move the meta networks one step of sgd down a loss."""
         moved = self.sgd(self.gradients(loss), self.settings.lr, momentum=self.settings.momentum)
         self.move(moved)
-        self.note(
-            learning_rates={name: self.settings.lr if name in moved else 0.0 for name in self.adapted},
-            shares={"moved": self.share(moved)},
-        )
+        self.note_moved(moved, self.settings.lr)
 
     def rest(self, first_hook: int) -> None:
         """The meta networks watch no longer."""
@@ -234,15 +176,17 @@ class Ecotta(SgdMemory[EcottaSettings]):
         return meta_networks(self.model)
 
     def _prepare(self) -> None:
-        s = self.settings
-        stages = find_stages(self.model, s.stages)  # refuse before anything is changed
-        source = fingerprint(self.model) if s.warmup else ""
+        stages = find_stages(self.model, self.settings.stages)  # refuse before anything is changed
         super()._prepare()
-        networks = attach(self.model, stages, s.parts, self.seed)
-        # the preset of the embedded images serves other models too: they begin as without a file
-        self.warm = bool(s.warmup) and (s.warmup != EMBEDDED or source == warm_up_source(s.warmup))
+        networks = attach(self.model, stages, self.settings.parts, self.seed)
+        self.warm = bool(self.learnt)
         if self.warm:
-            load_warm_up(s.warmup, networks, source)
+            fill(networks, self.learnt)
+        elif self.settings.warmup not in ("", EMBEDDED):
+            raise StateError(
+                f"An older ctta saved this adapter and left its warm-up in {self.settings.warmup}: adapt the "
+                "source model anew with that file."
+            )
         use_batch_statistics(networks)
 
     def _collect(self) -> dict[str, nn.Parameter]:
@@ -257,51 +201,22 @@ def _part_left_out(model: nn.Module) -> ModelError:
     )
 
 
-# ---------------------------------------------------------------- files of warmed-up meta networks
+def fill(networks: nn.ModuleList, warm: dict[str, Tensor]) -> None:
+    """Give meta networks the values of warmed-up ones; those of other parts are refused.
 
-
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 of a source model's state dict in float32: in which dtype it runs does not matter."""
-    state = {k: v.float() if v.is_floating_point() else v for k, v in model.state_dict().items()}
-    return checkpoint.digest(state)
-
-
-def save_warm_up(
-    path: str | os.PathLike[str], networks: nn.ModuleList, source: str, header: dict[str, Any]
-) -> None:
-    """Write warmed-up meta networks, whole or not at all; `source` is the fingerprint of their source model."""
-    checkpoint.write(path, networks.state_dict(), {**header, "kind": KIND, "source": source})
-
-
-def warm_up_file(name: str | os.PathLike[str]) -> Path:
-    """Where warmed-up meta networks are: a path, or `embedded:`."""
-    if name == EMBEDDED:
-        return EMBEDDED_MODEL.with_name("embedded-ecotta.safetensors")
-    return Path(name).expanduser()
-
-
-def warm_up_source(path: str | os.PathLike[str]) -> str:
-    """Fingerprint of the source model that warmed-up meta networks belong to."""
-    _, header = checkpoint.read(warm_up_file(path))
-    return str(header.get("source"))
-
-
-def load_warm_up(path: str | os.PathLike[str], networks: nn.ModuleList, source: str) -> None:
-    """Fill meta networks from a file; one that was made for other parts or another source model is refused."""
-    tensors, header = checkpoint.read(warm_up_file(path))
-    if header.get("kind") != KIND:
-        raise StateError(f"{path} holds no warmed-up meta networks: make them with `ctta warmup ecotta`.")
+    ctta 0.1 saved them under their names in the whole model, with the statistics that BatchNorm uses then.
+    """
+    given = {k.rpartition(f"{NAME}.")[2].replace(".source_", ".running_"): value for k, value in warm.items()}
     own = networks.state_dict()
-    for key in sorted(own.keys() | tensors.keys()):
-        want, found = (tuple(state[key].shape) if key in state else None for state in (own, tensors))
-        if want != found:
+    for key in sorted(own.keys() | given.keys()):
+        if key.endswith("num_batches_tracked"):
+            continue
+        want, found = (tuple(state[key].shape) if key in state else None for state in (own, given))
+        if want != found or given[key].is_floating_point() != own[key].is_floating_point():
             raise StateError(
-                f"{path} does not fit this model and its `parts`: expected {key} of shape {want}, but it has "
-                f"{found}. It was made for {header.get('model')} with parts={header.get('parts')!r}."
+                f"The warmed-up meta networks do not fit this model and its `parts`: expected {key} of shape "
+                f"{want}, but they have {found}."
             )
-    if header.get("source") != source:
-        raise StateError(
-            f"{path} was made for another source model (the same architecture with other weights): warm up the "
-            "meta networks of this one with `ctta warmup ecotta`."
-        )
-    networks.load_state_dict(tensors)
+    if not all_finite(given.values()):
+        raise StateError("The warmed-up meta networks hold NaN or infinity: use another copy of their file.")
+    networks.load_state_dict(given, strict=False)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
-from ctta._core.precision import wide
+from ctta._core.layers import wide
 from ctta._core.rng import BORROWED
 from ctta._core.state import set_buffers
 from ctta.errors import ModelError, SettingError, UnsupportedModelError

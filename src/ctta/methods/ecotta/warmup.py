@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ctta._core import checkpoint
-from ctta._core.layers import use_batch_statistics
-from ctta._core.precision import in_precision, wide
+from ctta._core.layers import use_batch_statistics, wide
+from ctta._core.learnt import fingerprint
+from ctta._core.precision import in_precision
 from ctta.augment.cotta import brightness, contrast, gray, hue, saturation
 from ctta.errors import DataError, ModelError, SettingError, StateError
-from ctta.methods.ecotta.ecotta import fingerprint, save_warm_up
+from ctta.methods.ecotta.ecotta import WARM_UP
 from ctta.methods.ecotta.meta_networks import attach, meta_networks, watching
 from ctta.models.stages import find_stages
 from ctta.models.train import Progress
@@ -148,7 +149,7 @@ class Warmup:
         """Write the meta networks as one safetensors file, whole or not at all."""
         recipe = asdict(self.settings)
         header = {"model": type(self.model).__name__, "parts": self.settings.parts, "recipe": recipe}
-        save_warm_up(path, self.networks, self.source, header)
+        WARM_UP.write(path, self.networks.state_dict(), self.source, header)
 
     def _start(self, x: Tensor) -> None:
         networks = meta_networks(self.model)
