@@ -31,10 +31,9 @@ from ctta.bench.reproduction import Reproduction
 from ctta.bench.results import SHARES, Number, clean_accuracy, error_at, error_of, mean_error
 from ctta.bench.table import Table
 from ctta.methods import find
-from ctta.report import svg
 from ctta.report.collect import boards_of
+from ctta.report.drawing import standalone
 from ctta.report.figures import figures_of, styles_of
-from ctta.report.page import HALF, WIDE
 
 HERE = Path(__file__).parent
 ROWS = HERE.parent / "benchmarks" / "evidence"
@@ -193,7 +192,7 @@ def drawings(found: Reproduction) -> dict[str, str]:
     boards = boards_of(found.runs.values())
     styles = styles_of(boards)
     return {
-        figure.name: svg.standalone(figure.draw(WIDE if figure.full else HALF), figure)
+        figure.name: standalone(figure.draw(), figure.title, figure.caption).decode()
         for board in boards
         for figure in figures_of(board, styles)
     }

@@ -243,7 +243,8 @@ def test_the_exported_names_are_those_that_were_agreed_exist_and_are_documented(
 def test_parts_are_imported_when_they_are_used():
     code = (
         "import sys, ctta; assert 'ctta.corruptions' not in sys.modules; ctta.corrupt; ctta.models.load; "
-        "ctta.data.get; ctta.streams.continual; ctta.checks.check_method; assert 'ctta.corruptions' in sys.modules"
+        "ctta.data.get; ctta.streams.continual; ctta.checks.check_method; import ctta.report.write; "
+        "assert 'ctta.corruptions' in sys.modules; assert not {'matplotlib', 'jinja2'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -36,7 +36,7 @@ def command(
     """Write one self-contained page about the finished runs of STORE, and figures and tables as files.
 
     The page opens offline and needs nothing beside it. Runs on the same model and stream are compared; several
-    seeds give mean, standard deviation and worst. PDF figures need matplotlib (the extra `report`).
+    seeds give mean, standard deviation and worst. Page and figures need the extra `report`.
 
     Example: ctta report runs/bench.db --out report.html --figures figures --format pdf --tables tables
     """

@@ -1,188 +1,276 @@
-"""Charts: from numbers to marks. Labels beside what they name, no boxes, no ornaments."""
+"""Charts: from series of numbers to matplotlib figures. Names beside what they name, no boxes, no ornaments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from ctta.report.axes import Axis
-from ctta.report.layout import LABEL, ROW, SMALL, Frame, Series, Style, beside, end_labels, legend, short_label
-from ctta.report.marks import Anchor, Box, Dot, Drawing, Line, Mark, Text, text_width
+from ctta.report.drawing import COLOURS, fit, sheet, short_label, text_width, tip
 
-__all__ = ["Series", "Style", "bar_chart", "dot_rows", "line_chart", "panels", "scatter"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROW = 15.0
+"""Least distance between two names, in pixels."""
+
+Point = tuple[float, float]
+Tick = tuple[float, str]
 
 
-def line_chart(
+@dataclass(frozen=True)
+class Style:
+    """How a series looks everywhere in a report: where it is dashed, its dots are hollow."""
+
+    colour: str
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """One named line, or one named point where there is only one."""
+
+    label: str
+    style: Style
+    points: tuple[Point, ...]
+    spread: tuple[float, ...] = ()
+    """Standard deviation at each point, drawn as a bar."""
+    strong: bool = False
+
+    @property
+    def weight(self) -> str:
+        """Weight of the font of the name."""
+        return "bold" if self.strong else "normal"
+
+
+def lines(
     series: Sequence[Series],
     width: float,
     *,
-    x: Axis,
-    y: Axis,
-    height: float = 260,
-    lines_at: Sequence[float] = (),
+    x: Sequence[Tick],
+    y: str,
+    x_name: str = "",
+    borders: Sequence[float] = (),
+    height: float = 195,
     dots: bool = False,
-    turned: bool = False,
-) -> Drawing:
-    """Lines named at their right end; `lines_at` are x values with a line up, `turned` turns the ticks."""
-    series = [replace(s, label=short_label(s.label, 0.36 * width)) for s in series]
-    right = 18 + max((text_width(s.label, LABEL, bold=s.strong) for s in series), default=0.0)
-    below = 24.0
-    if turned:
-        below = 12 + 0.98 * max((text_width(text, SMALL) for _, text in x.ticks), default=0.0)
-    bottom = below + (18 if x.name else 0)
-    height = max(height, len(series) * ROW + 20 + bottom)
-    frame = Frame(_left(y), 22, width - _left(y) - right, height - 22 - bottom, x, y)
-    _grid(frame)
-    base = frame.top + frame.height
-    frame.marks += [Line((frame.at(value, y.low), frame.at(value, y.high)), "grid") for value in lines_at]
-    reached = 0.0
-    for value, text in x.ticks:
-        at, half = frame.at(value, y.low)[0], 6.0 if turned else text_width(text, SMALL) / 2
-        if at - half >= reached:  # no name over another
-            frame.marks.append(_below(at, base, text, turned))
-            reached = at + half + (0.0 if turned else 4.0)
+    zero: bool = False,
+) -> Figure:
+    """Lines named at their right end. Ticks are words, values where their axis has a name; `borders` divide it."""
+    figure = sheet(width)
+    axes = _plot_area(figure)
+    series = [replace(s, label=short_label(figure, s.label, 0.36 * width)) for s in series]
+    if zero:
+        axes.update_datalim([(0, 0)], updatex=False)
+    for border in borders[:-1]:
+        axes.axvline(border, color=COLOURS["grid"], linewidth=1, clip_on=False, zorder=0.5)
     for s in series:
-        if s.spread:
-            frame.marks += [
-                Line((frame.at(px, py - sd), frame.at(px, py + sd)), s.style.colour, 1.2)
-                for (px, py), sd in zip(s.points, s.spread, strict=True)
-                if sd > 0
-            ]
-        places = tuple(frame.at(*point) for point in s.points)
-        if len(places) > 1:
-            frame.marks.append(Line(places, s.style.colour, 2.4 if s.strong else 1.6, s.style.dashed))
-        if dots or len(places) == 1:
-            frame.marks += [
-                Dot(px, py, 3.4, s.style.colour, s.style.dashed, f"{s.label}: {value[1]:.4g} at {value[0]:.4g}")
-                for (px, py), value in zip(places, s.points, strict=True)
-            ]
-    end_labels(frame, [s for s in series if s.points])
-    if x.name:
-        frame.marks.append(Text(frame.left + frame.width / 2, height - 5, x.name, SMALL, "middle", "soft"))
-    return Drawing(width, height, tuple(frame.marks))
+        _line(axes, s)
+        if dots or len(s.points) == 1:
+            _dots(axes, s, 3.4, [f"{s.label}: {up:.4g} at {across:.4g}" for across, up in s.points])
+    if x:
+        _ticks(axes, x, values=bool(x_name), upright=not x_name and len(x) > 4)
+    if borders:
+        axes.set_xlim(borders[0], borders[-1])
+    else:
+        axes.margins(x=0.04, tight=False)
+    axes.set(title=y, xlabel=x_name)
+    fit(figure, max(height, len(series) * ROW), right=15 + max(text_width(figure, s.label) for s in series))
+    _name_ends(axes, series)
+    return figure
 
 
-def bar_chart(
-    series: Sequence[Series], names: Sequence[str], width: float, *, y: Axis, height: float = 250
-) -> Drawing:
+def bars(series: Sequence[Series], width: float, *, names: Sequence[str], y: str) -> Figure:
     """Bars side by side in named groups; the points' x is the number of the group."""
-    names_of, used = legend(series, width) if len(series) > 1 else ([], 0.0)
-    below = 12 + 0.98 * max((text_width(name, SMALL) for name in names), default=0.0)
-    x = Axis(-0.5, len(names) - 0.5)
-    top = 22 + used
-    frame = Frame(_left(y), top, width - _left(y) - 8, height - 22 - below, x, y)
-    frame.marks += names_of
-    _grid(frame)
-    base = frame.top + frame.height
-    slot = frame.width / len(names)
-    thick = min(26.0, 0.72 * slot / max(1, len(series)))
+    figure = sheet(width)
+    axes = _plot_area(figure)
+    thick = min(0.72 / len(series), 26 * len(names) / width)
+    drawn = []
     for k, s in enumerate(series):
-        for px, value in s.points:
-            centre, top_of = frame.at(px, value)
-            left = centre + (k - len(series) / 2) * thick
-            tip = f"{s.label}, {names[int(px)]}: {value:.4g}"
-            frame.marks.append(Box(left + 0.5, top_of, thick - 1, max(base - top_of, 0.0), s.style.colour, tip))
-    frame.marks += [_below(frame.at(k, y.low)[0], base, name, turned=True) for k, name in enumerate(names)]
-    return Drawing(width, height + used, tuple(frame.marks))
+        groups, values = zip(*s.points, strict=True)
+        left = [group + (k - len(series) / 2) * thick for group in groups]
+        drawn.append(axes.bar(left, values, thick * 0.94, align="edge", color=s.style.colour, clip_on=False))
+        for bar, group, value in zip(drawn[-1], groups, values, strict=True):
+            tip(bar, [f"{s.label}, {names[int(group)]}: {value:.4g}"])
+    _ticks(axes, list(enumerate(names)), upright=True)
+    axes.set(title=y, xlim=(-0.5, len(names) - 0.5))
+    if len(series) > 1:
+        _legend(figure, series, drawn)
+    fit(figure, 150)
+    return figure
 
 
-def dot_rows(series: Sequence[Series], names: Sequence[str], width: float, *, x: Axis) -> Drawing:
+def dot_rows(series: Sequence[Series], width: float, *, names: Sequence[str], x: str) -> Figure:
     """One row a name, one dot a series; the points are (value, number of the row)."""
-    names = [short_label(name, 0.4 * width) for name in names]
-    left = 10 + max((text_width(name, LABEL) for name in names), default=0.0)
-    names_of, used = legend(series, width)
-    pitch = 21.0
-    top = used + 14
-    y = Axis(len(names) - 0.5, -0.5)
-    frame = Frame(left, top, width - left - 12, pitch * len(names), x, y, names_of)
-    base = frame.top + frame.height
-    for value, text in x.ticks:
-        at = frame.at(value, 0)[0]
-        frame.marks += [
-            Line(((at, frame.top), (at, base)), "grid"),
-            Text(at, base + 16, text, SMALL, "middle", "soft"),
-        ]
-    for k, name in enumerate(names):
-        here = [frame.at(value, row)[0] for s in series for value, row in s.points if row == k]
-        _, at = frame.at(x.low, k)
-        frame.marks.append(Text(left - 8, at + 4, name, LABEL, "end"))
-        if here:
-            frame.marks.append(Line(((min(here), at), (max(here), at)), "grid", 3))
+    figure = sheet(width)
+    axes = _plot_area(figure, "x")
+    names = [short_label(figure, name, 0.4 * width) for name in names]
+    for row in range(len(names)):
+        here = [value for s in series for value, at in s.points if at == row]
+        axes.plot([min(here), max(here)], [row, row], color=COLOURS["grid"], linewidth=3, clip_on=False)
+    drawn = []
     for s in series:
-        for value, row in s.points:
-            px, py = frame.at(value, row)
-            tip = f"{s.label}, {names[int(row)]}: {value:.1f}"
-            frame.marks.append(Dot(px, py, 5.0 if s.strong else 4.2, s.style.colour, s.style.dashed, tip))
-    frame.marks.append(Text(left + frame.width / 2, base + 34, x.name, SMALL, "middle", "soft"))
-    return Drawing(width, base + 40, tuple(frame.marks))
+        tips = [f"{s.label}, {names[int(row)]}: {value:.1f}" for value, row in s.points]
+        drawn.append(_dots(axes, s, 5.0 if s.strong else 4.2, tips))
+    axes.set_yticks(range(len(names)), names, size=12, color=COLOURS["ink"])
+    axes.set(xlabel=x, ylim=(len(names) - 0.5, -0.5))
+    _legend(figure, series, drawn)
+    fit(figure, 21.0 * len(names))
+    return figure
 
 
-def scatter(series: Sequence[Series], width: float, *, x: Axis, y: Axis, height: float = 300) -> Drawing:
-    """One named dot a series."""
-    frame = Frame(_left(y), 22, width - _left(y) - 14, height - 22 - 46, x, y)
-    _grid(frame)
-    base = frame.top + frame.height
-    for value, text in x.ticks:
-        frame.marks.append(Text(frame.at(value, y.low)[0], base + 16, text, SMALL, "middle", "soft"))
-    places = [frame.at(*s.points[0]) for s in series]
-    for s, (px, py) in zip(series, places, strict=True):
-        tip = f"{s.label}: {s.points[0][1]:.1f} % at {s.points[0][0]:.1f} passes"
-        frame.marks.append(Dot(px, py, 5.0, s.style.colour, s.style.dashed, tip))
-    frame.marks += beside(series, places, frame)
-    frame.marks.append(Text(frame.left + frame.width / 2, height - 5, x.name, SMALL, "middle", "soft"))
-    return Drawing(width, height, tuple(frame.marks))
+def scatter(series: Sequence[Series], width: float, *, x: str, y: str) -> Figure:
+    """One named dot a series; x is logarithmic where its values span a factor of 8."""
+    figure = sheet(width)
+    axes = _plot_area(figure)
+    for s in series:
+        _dots(axes, s, 5.0, [f"{s.label}: {up:.1f} % at {across:.1f} passes" for across, up in s.points])
+    values = [s.points[0][0] for s in series]
+    if 0 < 8 * min(values) <= max(values):
+        steps = [digit * 10.0**power for power in range(-9, 10) for digit in (1, 2, 5)]
+        first, last = max(m for m in steps if m < min(values)), min(m for m in steps if m > max(values))
+        axes.set_xscale("log")
+        _ticks(axes, [(m, f"{m:g}") for m in steps if first <= m <= last])
+        axes.set_xlim(first, last)
+    else:
+        axes.update_datalim([(0, 0)], updatey=False)
+        axes.autoscale_view()
+    axes.set(title=y, xlabel=x)
+    fit(figure, 232)
+    _name_dots(figure, [replace(s, label=short_label(figure, s.label, 0.4 * width)) for s in series])
+    return figure
 
 
-def panels(series: Sequence[Series], width: float, notes: Sequence[str], *, x: str, y: str) -> Drawing:
-    """Small squares from 0 to 1 on both axes with the diagonal, one a series, a note under each name."""
-    gap, least = 16.0, 96.0 if width < 500 else 118.0
-    across = max(1, min(len(series), int((width - 28 + gap) // (least + gap))))
-    side = min(170.0, (width - 28 - gap * (across - 1)) / across)
-    tall = side + 44
-    rows = -(-len(series) // across)
-    marks: list[Mark] = [Text(0, 12, y, SMALL, "start", "soft")]
-    unit = Axis(0.0, 1.0)
+def panels(series: Sequence[Series], width: float, *, notes: Sequence[str], x: str, y: str) -> Figure:
+    """Small squares from 0 to 1 on both axes with the diagonal, one a series, with a note."""
+    columns, left, gap = int(width // (150 if width > 500 else 115)), 40, 22
+    rows, side = math.ceil(len(series) / columns), (width - left) / columns - gap
+    height = rows * (side + 46) + 20
+    figure = sheet(width, height)
+    figure.subplots_adjust(left / width, 42 / height, 1 - gap / width, 1 - 24 / height, gap / side, 46 / side)
     for k, (s, note) in enumerate(zip(series, notes, strict=True)):
-        left, top = 26 + (k % across) * (side + gap), 50 + (k // across) * tall
-        frame = Frame(left, top, side, side, unit, unit)
-        name = short_label(s.label, side + gap - 4)
-        marks += [
-            Text(left, top - 19, name, LABEL, bold=True),
-            Text(left, top - 6, note, SMALL, colour="soft"),
-            Line((frame.at(0, 0), frame.at(1, 0)), "grid"),
-            Line((frame.at(0, 0), frame.at(0, 1)), "grid"),
-            Line((frame.at(0, 0), frame.at(1, 1)), "soft", 0.8, dashed=True),
-            Line(tuple(frame.at(*p) for p in s.points), s.style.colour, 2.0),
-        ]
-        marks += [
-            Dot(*frame.at(*p), 2.2, s.style.colour, tip=f"{p[0]:.2f} sure, {p[1]:.2f} right") for p in s.points
-        ]
-        if k % across == 0:
-            marks += [Text(left - 5, frame.at(0, v)[1] + 4, str(v), SMALL, "end", "soft") for v in (0, 1)]
-        if k // across == rows - 1 or k + across >= len(series):
-            ends: tuple[tuple[int, Anchor], ...] = ((0, "start"), (1, "end"))
-            marks += [Text(frame.at(v, 0)[0], top + side + 14, str(v), SMALL, a, "soft") for v, a in ends]
-    height = 50 + rows * tall - 44 + 36
-    marks.append(Text(width / 2, height - 4, x, SMALL, "middle", "soft"))
-    return Drawing(width, height, tuple(marks))
+        axes = figure.add_subplot(rows, columns, k + 1, box_aspect=1, xlim=(0, 1), ylim=(0, 1))
+        axes.set(xticks=[0, 1], yticks=[0, 1])
+        label = short_label(figure, s.label, side + gap - 16)
+        axes.set_title(label, size=12, weight="bold", color=COLOURS["ink"], pad=6)
+        axes.text(0.05, 0.9, note, size=11, color=COLOURS["soft"])
+        axes.plot([0, 0, 1], [1, 0, 0], color=COLOURS["grid"], linewidth=1, clip_on=False)
+        axes.plot([0, 1], [0, 1], color=COLOURS["soft"], linewidth=0.8, linestyle="--", clip_on=False)
+        solid = replace(s, style=Style(s.style.colour))
+        _line(axes, solid)
+        _dots(axes, solid, 2.2, [f"{sure:.2f} sure, {right:.2f} right" for sure, right in s.points])
+    figure.supxlabel(x, x=(left + side / 2) / width, color=COLOURS["soft"])
+    figure.supylabel(y, x=10 / width, color=COLOURS["soft"])
+    return figure
 
 
-def _grid(frame: Frame) -> None:
-    """Lines across at the y ticks, their values at the left, the name of the axis on top."""
-    for value, text in frame.y.ticks:
-        (start, at), (end, _) = frame.at(frame.x.low, value), frame.at(frame.x.high, value)
-        frame.marks += [
-            Line(((start, at), (end, at)), "grid"),
-            Text(start - 7, at + 4, text, SMALL, "end", "soft"),
-        ]
-    frame.marks.append(Text(0, frame.top - 11, frame.y.name, SMALL, "start", "soft"))
+def _plot_area(figure: Figure, grid: Literal["x", "y"] = "y") -> Axes:
+    """Axes with round ticks and lines across at one axis' own."""
+    axes = figure.add_subplot()
+    axes.locator_params(nbins=6, steps=[1, 2, 5, 10])
+    axes.grid(axis=grid, clip_on=False)
+    return axes
 
 
-def _left(y: Axis) -> float:
-    return 12 + max((text_width(text, SMALL) for _, text in y.ticks), default=0.0)
+def _line(axes: Axes, series: Series) -> None:
+    """A line, with a bar for the spread of each point."""
+    across, up = zip(*series.points, strict=True)
+    look: dict[str, Any] = {"color": series.style.colour, "linestyle": "--" if series.style.dashed else "-"}
+    axes.plot(across, up, linewidth=2.4 if series.strong else 1.6, clip_on=False, **look)
+    if any(series.spread):
+        axes.errorbar(
+            across, up, series.spread, fmt="none", ecolor=series.style.colour, elinewidth=1.2, clip_on=False
+        )
 
 
-def _below(at: float, base: float, text: str, turned: bool) -> Text:
-    if turned:
-        return Text(at + 4, base + 8, text, SMALL, "end", "soft", turn=-90)
-    return Text(at, base + 16, text, SMALL, "middle", "soft")
+def _dots(axes: Axes, series: Series, radius: float, tips: Sequence[str]) -> Any:
+    """Discs, or rings where the series is dashed, with texts for the pointer."""
+    hollow, colour = series.style.dashed, series.style.colour
+    look: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 2 * radius, "clip_on": False}
+    look |= {"markeredgecolor": colour, "markeredgewidth": 1.8 if hollow else 0.0}
+    across, up = zip(*series.points, strict=True)
+    (drawn,) = axes.plot(across, up, markerfacecolor=COLOURS["paper"] if hollow else colour, **look)
+    tip(drawn, tips)
+    return drawn
+
+
+def _ticks(axes: Axes, ticks: Sequence[Tick], *, values: bool = False, upright: bool = False) -> None:
+    """Set the ticks of the x axis; values that span a factor of 20 make it logarithmic.
+
+    A 0 among these stands at the low end, a little apart.
+    """
+    places = [place for place, _ in ticks]
+    least = min((place for place in places if place > 0), default=0.0)
+    if values and least and min(places) >= 0 and max(places) >= 20 * least:
+        apart: dict[str, float] = {"linthresh": least, "linscale": 0.25} if min(places) == 0 else {}
+        axes.set_xscale("symlog" if apart else "log", **apart)
+    look: dict[str, Any] = {"rotation": 90, "rotation_mode": "anchor", "ha": "right", "va": "center"}
+    axes.set_xticks(places, [name for _, name in ticks], **(look if upright else {}))
+    axes.set_xticks([], minor=True)
+
+
+def _name(axes: Axes, series: Series, offset: Point, tie: Mapping[str, Any] | None) -> None:
+    """Name the last point of a series a few pixels from it; a tie is a thin line between them."""
+    look: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False, "va": "center_baseline"}
+    line = {"arrowstyle": "-", "linewidth": 0.8, "shrinkA": 0, "shrinkB": 0, **tie} if tie else None
+    axes.annotate(series.label, series.points[-1], offset, weight=series.weight, arrowprops=line, **look)
+
+
+def _name_ends(axes: Axes, series: Sequence[Series]) -> None:
+    """Name every line at its right end, moved apart where the names would cover one another."""
+    area = axes.bbox
+    ends = sorted(((*axes.transData.transform(s.points[-1]), s) for s in series), key=lambda end: end[1])
+    places = spread_out([y for _, y, _ in ends], ROW, area.y0 - 4, area.y1 + 6)
+    for (x, y, s), place in zip(ends, places, strict=True):
+        _name(axes, s, (area.x1 + 13 - x, place - y), {"color": s.style.colour, "relpos": (0, 0.5)})
+
+
+def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places as near as can be to sorted wanted ones, at least a gap apart, within low and high where they fit.
+
+    >>> spread_out([10.0, 11.0, 50.0], 10.0, 0.0, 100.0)
+    [5.5, 15.5, 50.0]
+    """
+    runs: list[tuple[float, int]] = []  # of places a gap apart: their mean with the gaps taken out, their number
+    for k, place in enumerate(wanted):
+        mean, size = place - gap * k, 1
+        while runs and runs[-1][0] > mean:
+            before, count = runs.pop()
+            mean, size = (before * count + mean * size) / (count + size), count + size
+        runs.append((mean, size))
+    last = max(low, high - gap * (len(wanted) - 1))
+    level = [min(max(mean, low), last) for mean, size in runs for _ in range(size)]
+    return [place + gap * k for k, place in enumerate(level)]
+
+
+def _name_dots(figure: Figure, series: Sequence[Series]) -> None:
+    """Name dots where there is room: beside them, else above or below, far ones tied by a thin line."""
+    from matplotlib.transforms import Bbox
+
+    (axes,) = figure.axes
+    area = Bbox.from_extents(axes.bbox.x0, axes.bbox.y0, axes.bbox.x1, axes.bbox.y1 + 4)
+    dots = axes.transData.transform([s.points[0] for s in series])
+    taken = [Bbox.from_extents(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
+    ups = [0.0, *(sign * away for away in range(14, 200, 3) for sign in (1, -1))]
+    for s, (x, y) in sorted(zip(series, dots, strict=True), key=lambda item: -item[1][1]):
+        wide = text_width(figure, s.label)
+        spots = [(side, up) for up in ups for side in (9.0, -9 - wide, -wide / 2)]
+        boxes = [Bbox.from_bounds(x + side, y + up - 7, wide, 14) for side, up in spots]
+        free = (area.count_contains(box.corners()) == 4 and not box.count_overlaps(taken) for box in boxes)
+        spot, box = next(itertools.compress(zip(spots, boxes, strict=True), free), (spots[0], boxes[0]))
+        taken.append(box)
+        _name(axes, s, spot, {"color": COLOURS["soft"], "shrinkB": 5} if abs(spot[1]) > 20 else None)
+
+
+def _legend(figure: Figure, series: Sequence[Series], drawn: Sequence[Any]) -> None:
+    """Names with their colours on top of the figure, in as few rows as its width allows; read across."""
+    room, count = figure.bbox.width, len(series)
+    labels = [short_label(figure, s.label, 0.6 * room) for s in series]
+    wide = [text_width(figure, label) + 30 for label in labels]
+    columns = max(n for n in range(1, count + 1) if n == 1 or sum(max(wide[k::n]) for k in range(n)) <= room)
+    order = [k for column in range(columns) for k in range(column, count, columns)]
+    shown = figure.legend([drawn[k] for k in order], map(str, order), loc="upper left", ncols=columns)
+    for text, k in zip(shown.get_texts(), order, strict=True):
+        text.set(text=labels[k], weight=series[k].weight)

@@ -1,26 +1,95 @@
-"""The figures of a board. A figure whose data is not there is left out."""
+"""The figures of a board, drawn with matplotlib. A figure whose data is not there is left out.
+
+`figure_of(board, "cost")` is a figure to change and to save as one likes; a notebook shows it.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from ctta.bench.metrics import corruption_of
-from ctta.bench.results import Result as Entry
-from ctta.bench.results import cells_at_once
-from ctta.report.axes import Axis, log_axis, nice_axis, value_axis
-from ctta.report.chart import Series, Style, bar_chart, dot_rows, line_chart, panels, scatter
+from ctta.bench.results import Result, cells_at_once
+from ctta.errors import DataError
+from ctta.report.chart import Point, Series, Style, bars, dot_rows, lines, panels, scatter
 from ctta.report.collect import MOST, Board, Sweep
-from ctta.report.marks import Figure
+from ctta.report.drawing import COLOURS, house_style
 
-COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDE, NARROW, HALF = 900.0, 360.0, 400.0
+"""Widths figures are drawn at: across the page, on a phone, and half of the page."""
 SHOWN_DOMAINS = ("glass_blur", "snow")
 """Domains of the paper's figure of learning-rate importance."""
 SIGNS = {"alpha": "α", "lam": "λ", "temperature": "T", "lr": "κ", "eta": "η"}  # noqa: RUF001
 """How the paper writes its settings."""
 
 Styles = Mapping[str, Style]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What a figure shows, and its caption, which says of which data.
+
+    `full` ones take the width of the page and are drawn again, narrower, for a phone; others take half of it.
+    """
+
+    name: str
+    title: str
+    caption: str
+    make: Callable[[float], Figure]
+    full: bool = False
+
+    def draw(self, width: float = 0.0) -> Figure:
+        """Return the figure, free to be changed, as many pixels wide as asked for."""
+        with house_style():
+            return self.make(width or (WIDE if self.full else HALF))
+
+
+@dataclass(frozen=True)
+class View:
+    """Entries of a board as figures show them."""
+
+    board: Board
+    entries: tuple[Result, ...]
+    styles: Styles
+    note: str = ""
+
+    def of(self, entries: Sequence[Result]) -> View:
+        """Return a view of fewer entries."""
+        return replace(self, entries=tuple(entries))
+
+    def chart(
+        self, name: str, title: str, text: str, make: Callable[[float], Figure], full: bool = False
+    ) -> Chart:
+        """Return a chart of the entries; its caption is a text, and then which data it is."""
+        return Chart(name, title, f"{text} {self.board.origin(self.entries)}{self.note}", make, full)
+
+    def one(self, entry: Result, points: Sequence[Point]) -> Series:
+        """Return the series of an entry."""
+        style = self.styles.get(entry.label, Style(COLOURS["c0"]))
+        return Series(entry.label, style, tuple(points), strong=entry.method == "palm")
+
+    def series(self, points: Callable[[Result], Sequence[Point]]) -> list[Series]:
+        """Return one series an entry, the best last: it covers the others, and PALM covers all."""
+        ranked = sorted(self.entries, key=lambda entry: (entry.method == "palm", -entry.mean))
+        return [self.one(entry, points(entry)) for entry in ranked]
+
+    def stream(self) -> dict[str, Any]:
+        """Return the stream as x axis: divided where the corruption changes, with names where all have room."""
+        run = self.entries[0].runs[0]
+        shifts = [(float(start), _words(corruption_of(domain))) for start, domain in run.shifts]
+        starts = [shift for k, shift in enumerate(shifts) if not k or shift[1] != shifts[k - 1][1]]
+        if not 1 < len(starts) <= 30:
+            return {"x": (), "x_name": "batches", "borders": (0.0, float(run.batches[-1]))}
+        borders = [*(start for start, _ in starts), float(run.batches[-1])]
+        middles = [sum(ends) / 2 for ends in pairwise(borders)]
+        return {"x": list(zip(middles, (name for _, name in starts), strict=True)), "borders": borders}
 
 
 def styles_of(boards: Sequence[Board]) -> dict[str, Style]:
@@ -30,32 +99,59 @@ def styles_of(boards: Sequence[Board]) -> dict[str, Style]:
     """
     entries = [entry for board in boards for entry in board.headline if entry.method != "source"]
     labels = dict.fromkeys(e.label for e in sorted(entries, key=lambda e: e.method != "palm"))
-    found = {label: Style(COLOURS[k % 6], dashed=k // 6 % 2 == 1) for k, label in enumerate(labels)}
-    for board in boards:
-        found |= {entry.label: Style("c6", dashed=True) for entry in board.entries if entry.method == "source"}
-    return found
+    found = {label: Style(COLOURS[f"c{k % 6}"], dashed=k // 6 % 2 == 1) for k, label in enumerate(labels)}
+    grey = Style(COLOURS["c6"], dashed=True)
+    return found | {e.label: grey for board in boards for e in board.entries if e.method == "source"}
 
 
-def figures_of(board: Board, styles: Styles, domains: Sequence[str] = SHOWN_DOMAINS) -> list[Figure]:
+def figures_of(board: Board, styles: Styles | None = None, domains: Sequence[str] = SHOWN_DOMAINS) -> list[Chart]:
     """All figures the board has data for, in the order of the page."""
     shown = sorted(board.headline, key=lambda entry: entry.mean)[:MOST]
-    entries = [entry for entry in board.headline if entry in shown]
-    left_out = len(board.headline) - len(entries)
-    note = f" The {MOST} best of {len(board.headline)} entries." if left_out else ""
+    note = f" The {MOST} best of {len(board.headline)} entries." if len(board.headline) > MOST else ""
+    all_of = View(board, (), styles_of([board]) if styles is None else styles, note)
+    view = all_of.of([entry for entry in board.headline if entry in shown])
+    sweeps: dict[tuple[str, str], list[Sweep]] = {}
+    for sweep in board.sweeps:
+        sweeps.setdefault((sweep.method, sweep.setting), []).append(sweep)
     found = [
-        _by_corruption(board, entries, styles, note),
-        _over_stream(board, entries, styles, note),
-        _selected(board, entries, styles, note),
-        _cost(board, entries, styles, note),
-        *(_sweep(board, group, styles) for group in _sweeps_by_setting(board)),
-        *_importance(board, entries, styles, domains),
-        _calibration(board, entries, styles, note),
-        *_forgetting(board, entries, styles, note),
+        error_per_corruption(view),
+        error_over_stream(view),
+        selected_share(view),
+        cost(view),
+        *(by_setting(view, group[:6]) for group in sweeps.values()),
+        *importance(view, domains),
+        calibration(view),
+        *forgetting(view),
     ]
-    return [figure for figure in found if figure is not None]
+    return [chart for chart in found if chart is not None]
 
 
-def corruption_errors(entry: Entry) -> dict[str, float]:
+def figure_of(board: Board, name: str, width: float = 0.0) -> Figure:
+    """Draw one figure of a board, by its name."""
+    found = {chart.name: chart for chart in figures_of(board)}
+    if name not in found:
+        raise DataError(f"Expected one of the figures {', '.join(found)}, but got {name!r}.")
+    return found[name].draw(width)
+
+
+def error_per_corruption(view: View) -> Chart | None:
+    """A row a corruption, a dot a method."""
+    near, above = _without_far(view)
+    errors = {entry.label: _corruption_errors(entry) for entry in near.entries}
+    names = list(dict.fromkeys(name for found in errors.values() for name in found))
+    if len(names) < 2:
+        return None
+    series = near.series(lambda e: [(errors[e.label][n], k) for k, n in enumerate(names) if n in errors[e.label]])
+    return near.chart(
+        "error-per-corruption",
+        "Error per corruption",
+        f"A dot is the error of one method on one corruption, mean over severities, visits and seeds.{above}",
+        partial(dot_rows, series, names=[_words(name) for name in names], x="error (%)"),
+        full=True,
+    )
+
+
+def _corruption_errors(entry: Result) -> dict[str, float]:
     """Error of every corruption: mean over its severities and visits, then over seeds."""
     found: dict[str, list[float]] = {}
     for run in entry.runs:
@@ -67,276 +163,175 @@ def corruption_errors(entry: Entry) -> dict[str, float]:
     return {name: statistics.fmean(errors) for name, errors in found.items()}
 
 
-def _by_corruption(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> Figure | None:
-    entries, above = _without_far(entries)
-    errors = {entry.label: corruption_errors(entry) for entry in entries}
-    names = list(dict.fromkeys(name for found in errors.values() for name in found))
-    series = [
-        _series(
-            entry, styles, [(errors[entry.label][n], k) for k, n in enumerate(names) if n in errors[entry.label]]
-        )
-        for entry in _best_last(entries)
-    ]
-    x = nice_axis((value for found in errors.values() for value in found.values()), "error (%)")
-    if len(names) < 2 or not series:
-        return None
-    return Figure(
-        "error-per-corruption",
-        "Error per corruption",
-        f"A dot is the error of one method on one corruption, mean over severities, visits and "
-        f"seeds.{above} {board.origin(entries)}{note}",
-        lambda width: dot_rows(series, [_words(name) for name in names], width, x=x),
-        full=True,
-    )
-
-
-def _over_stream(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> Figure:
-    entries, above = _without_far(entries)
-    series = [_series(entry, styles, _curve(entry, "running")) for entry in _best_last(entries)]
-    # the first few batches jump about: the axis need not hold them
-    settled = [value for s in series for batch, value in s.points if batch >= s.points[-1][0] * 0.04]
-    y = nice_axis(settled, "running error (%)")
-    series = [_clipped(s, y) for s in series]
-    return Figure(
-        "error-over-stream",
-        "Error over the stream",
-        f"Share of wrong predictions among all images up to a batch, mean over seeds.{above} "
-        f"{board.origin(entries)}{note}",
-        lambda width: line_chart(series, width, y=y, height=340, **_time(entries)),
-        full=True,
-    )
-
-
-def _curve(entry: Entry, name: str) -> list[tuple[float, float]]:
-    """Points of a curve over the stream, each in the middle of its batch and so inside its domain."""
-    return [(batch - 0.5, value) for batch, value in zip(entry.runs[0].batches, entry.curve(name), strict=True)]
-
-
-def _without_far(entries: Sequence[Entry]) -> tuple[list[Entry], str]:
+def _without_far(view: View) -> tuple[View, str]:
     """Set apart entries so far above all others that those would shrink to one; the rest, and a sentence."""
-    ranked = sorted(entries, key=lambda entry: entry.mean)
+    ranked = sorted(view.entries, key=lambda entry: entry.mean)
     means = [entry.mean for entry in ranked]
     for k in range(2, len(ranked)):
         if means[k] - means[k - 1] > 1.5 * (means[k - 1] - means[0]) and means[k] > 1.3 * means[k - 1]:
             words = "".join(f" {e.label} lies above the figure, at {e.mean:.1f} %." for e in ranked[k:])
-            return [entry for entry in entries if entry in ranked[:k]], words
-    return list(entries), ""
+            return view.of([entry for entry in view.entries if entry in ranked[:k]]), words
+    return view, ""
 
 
-def _selected(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> Figure | None:
-    choosing = [entry for entry in entries if entry.curve("selecting")]
-    if not choosing:
-        return None
-    series = [_series(entry, styles, _curve(entry, "selecting")) for entry in _best_last(choosing)]
-    y = nice_axis((value for s in series for _, value in s.points), "parameters selected (%)", zero=True)
-    return Figure(
-        "selected-share",
-        "Parameters selected, batch by batch",
-        f"Share of the adaptable parameters that a method selected in a batch, mean over seeds; methods that do "
-        f"not select are left out. {board.origin(choosing)}{note}",
-        lambda width: line_chart(series, width, y=y, height=300, **_time(choosing)),
+def error_over_stream(view: View) -> Chart:
+    """A line a method: its error among all images so far, without the first few batches, which jump about."""
+    near, above = _without_far(view)
+    first = len(near.entries[0].runs[0].batches) // 25
+    left_out = "; the first few batches are left out" if first else ""
+    series = near.series(lambda entry: _curve(entry, "running")[first:])
+    return near.chart(
+        "error-over-stream",
+        "Error over the stream",
+        f"Share of wrong predictions among all images up to a batch, mean over seeds{left_out}.{above}",
+        partial(lines, series, y="running error (%)", height=220, **near.stream()),
         full=True,
     )
 
 
-def _cost(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> Figure | None:
-    points = {entry.label: entry.over_seeds("passes") for entry in entries}
-    series = [
-        _series(entry, styles, [(passes, entry.mean)])
-        for entry in _best_last(entries)
-        if (passes := points[entry.label]) is not None
-    ]
-    if len(series) < 2:
+def selected_share(view: View) -> Chart | None:
+    """A line a method that selects parameters."""
+    choosing = view.of([entry for entry in view.entries if entry.curve("selecting")])
+    if not choosing.entries:
         return None
-    x = log_axis([s.points[0][0] for s in series], "time per batch (forward passes of the source model)")
-    y = nice_axis((s.points[0][1] for s in series), "mean error (%)")
-    return Figure(
+    series = choosing.series(lambda entry: _curve(entry, "selecting"))
+    return choosing.chart(
+        "selected-share",
+        "Parameters selected, batch by batch",
+        "Share of the adaptable parameters that a method selected in a batch, mean over seeds; methods that do "
+        "not select are left out.",
+        partial(lines, series, y="parameters selected (%)", zero=True, **choosing.stream()),
+        full=True,
+    )
+
+
+def cost(view: View) -> Chart | None:
+    """A dot a method: its time and its error."""
+    passes = {entry.label: entry.over_seeds("passes") for entry in view.entries}
+    timed = view.of([entry for entry in view.entries if passes[entry.label] is not None])
+    if len(timed.entries) < 2:
+        return None
+    series = timed.series(lambda entry: [(passes[entry.label] or 0.0, entry.mean)])
+    most = cells_at_once(run for entry in view.entries for run in entry.runs)
+    beside = f" Timed while up to {most} cells ran at once." if most > 1 else ""
+    return view.chart(
         "cost",
         "Cost against error",
         f"Median time of a batch divided by that of a bare forward pass, and mean error over domains; less is "
-        f"better in both.{_side_by_side(entries)} {board.origin(entries)}{note}",
-        lambda width: scatter(series, width, x=x, y=y),
+        f"better in both.{beside}",
+        partial(scatter, series, x="time per batch (forward passes of the source model)", y="mean error (%)"),
     )
 
 
-def _side_by_side(entries: Sequence[Entry]) -> str:
-    """Say so where cells were timed while others ran on the same machine."""
-    most = cells_at_once(run for entry in entries for run in entry.runs)
-    return f" Timed while up to {most} cells ran at once." if most > 1 else ""
-
-
-def _sweeps_by_setting(board: Board) -> list[list[Sweep]]:
-    groups: dict[tuple[str, str], list[Sweep]] = {}
-    for sweep in board.sweeps:
-        groups.setdefault((sweep.method, sweep.setting), []).append(sweep)
-    return [group[:6] for group in groups.values()]
-
-
-def _sweep(board: Board, group: Sequence[Sweep], styles: Styles) -> Figure:
+def by_setting(view: View, group: Sequence[Sweep]) -> Chart:
+    """A line through the values of a setting; several where it was varied with others at several values."""
     method, setting = group[0].method, group[0].setting
     sign = SIGNS.get(setting, setting)
-    series = []
-    for k, sweep in enumerate(group):
-        style = Style(styles.get(_hub(board, sweep), Style(COLOURS[0])).colour if len(group) == 1 else COLOURS[k])
-        series.append(
-            Series(
-                method if len(group) == 1 else _others(sweep, group),
-                style,
-                tuple((value, entry.mean) for value, entry in sweep.points),
-                tuple(entry.std or 0.0 for _, entry in sweep.points),
-                strong=len(group) == 1,
-            )
-        )
-    x = value_axis(
-        (value for s in series for value, _ in s.points), sign if sign == setting else f"{sign} ({setting})"
-    )
-    ends = [y + d for s in series for (_, y), sd in zip(s.points, s.spread, strict=True) for d in (-sd, sd)]
-    y = nice_axis(ends, "mean error (%)")
-    return Figure(
+    series = [_sweep(view, group, k) for k in range(len(group))]
+    ticks = [(value, f"{value:g}") for value in sorted({value for s in series for value, _ in s.points})]
+    name = sign if sign == setting else f"{sign} ({setting})"
+    shown = replace(view, entries=tuple(entry for sweep in group for _, entry in sweep.points), note="")
+    return shown.chart(
         f"{method}-{setting}",
         f"{method}: mean error by {setting}",  # labels of entries name points: "T = 50"
-        f"Runs of {method} that differ in {setting} alone; bars are one standard deviation over seeds. "
-        f"{board.origin([entry for sweep in group for _, entry in sweep.points])}",
-        lambda width: line_chart(series, width, x=x, y=y, dots=True),
+        f"Runs of {method} that differ in {setting} alone; bars are one standard deviation over seeds.",
+        partial(lines, series, x=ticks, x_name=name, y="mean error (%)", dots=True),
     )
 
 
-def _hub(board: Board, sweep: Sweep) -> str:
-    shown = {entry.label for entry in board.headline}
-    return next((entry.label for _, entry in sweep.points if entry.label in shown), "")
+def _sweep(view: View, group: Sequence[Sweep], place: int) -> Series:
+    """A line of a figure by setting: alone it looks like its method, else its name tells it from the others."""
+    sweep, label, style = group[place], group[place].method, Style(COLOURS[f"c{place}"])
+    if len(group) == 1:
+        hub = next((entry.label for _, entry in sweep.points if entry in view.board.headline), "")
+        style = Style(view.styles.get(hub, style).colour)
+    else:
+        settings = [other.points[0][1].settings for other in group]
+        differ = [n for n in settings[0] if n != sweep.setting and len({repr(s.get(n)) for s in settings}) > 1]
+        label = ", ".join(f"{SIGNS.get(name, name)} {settings[place].get(name)}" for name in differ)
+    points = tuple((value, entry.mean) for value, entry in sweep.points)
+    return Series(label, style, points, tuple(entry.std or 0.0 for _, entry in sweep.points), len(group) == 1)
 
 
-def _others(sweep: Sweep, group: Sequence[Sweep]) -> str:
-    """What tells one line of a grid of settings from the others."""
-    mine = sweep.points[0][1].settings
-    theirs = [other.points[0][1].settings for other in group]
-    names = [n for n in mine if n != sweep.setting and len({repr(s.get(n)) for s in theirs}) > 1]
-    return ", ".join(f"{SIGNS.get(name, name)} {mine[name]}" for name in names)
-
-
-def _importance(board: Board, entries: Sequence[Entry], styles: Styles, wanted: Sequence[str]) -> list[Figure]:
+def importance(view: View, wanted: Sequence[str]) -> list[Chart]:
     """The paper's figure: importance of the learning rates by block, for chosen domains."""
-    having = [e for e in entries if any(any(blocks.values()) for blocks in e.first.importance.values())][:4]
-    there = list(dict.fromkeys(domain for entry in having for domain in entry.first.importance))
+    having = [e for e in view.entries if any(any(blocks.values()) for blocks in e.first.importance.values())]
+    few = replace(view, entries=tuple(having[:4]), note="")
+    there = list(dict.fromkeys(domain for entry in few.entries for domain in entry.first.importance))
     chosen = [domain for domain in there if corruption_of(domain) in wanted or domain in wanted]
     if len({corruption_of(domain) for domain in chosen}) < len(chosen):  # a gradual stream: the hardest of each
         chosen = [d for d in chosen if d == max(e for e in chosen if corruption_of(e) == corruption_of(d))]
-    found = []
-    for domain in chosen or there[:2]:
-        blocks = list(dict.fromkeys(b for e in having for b in e.first.importance.get(domain, {})))
-        series = [
-            _series(entry, styles, [(k, _mean_importance(entry, domain, block)) for k, block in enumerate(blocks)])
-            for entry in having
-        ]
-        found.append(_importance_figure(board, domain, blocks, series, board.origin(having)))
-    return found
+    return [_importance_in(few, domain) for domain in chosen or there[:2]]
 
 
-def _mean_importance(entry: Entry, domain: str, block: str) -> float:
-    return statistics.fmean(run.importance.get(domain, {}).get(block, 0.0) for run in entry.runs)
+def _importance_in(view: View, domain: str) -> Chart:
+    def of(entry: Result, block: str) -> float:
+        return statistics.fmean(run.importance.get(domain, {}).get(block, 0.0) for run in entry.runs)
 
-
-def _importance_figure(
-    board: Board, domain: str, blocks: Sequence[str], series: Sequence[Series], origin: str
-) -> Figure:
-    y = nice_axis((value for s in series for _, value in s.points), "importance", zero=True)
+    blocks = list(dict.fromkeys(b for e in view.entries for b in e.first.importance.get(domain, {})))
+    series = [view.one(e, [(k, of(e, block)) for k, block in enumerate(blocks)]) for e in view.entries]
     who = series[0].label if len(series) == 1 else "methods with learning rates by importance"
-    return Figure(
-        f"importance-{board.short(domain)}",
-        f"Learning-rate importance by block: {_words(board.short(domain))}",
+    name = view.board.short(domain)
+    return view.chart(
+        f"importance-{name}",
+        f"Learning-rate importance by block: {_words(name)}",
         f"Importance i of the paper for {who}, mean over the batches of the domain, the tensors of a block and "
-        f"seeds; tensors that were not selected count as 0. {origin}",
-        lambda width: bar_chart(series, blocks, width, y=y),
+        "seeds; tensors that were not selected count as 0.",
+        partial(bars, series, names=blocks, y="importance"),
     )
 
 
-def _calibration(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> Figure:
-    ranked = sorted(entries, key=lambda entry: entry.over_seeds("ece") or 0.0)
-    series, notes = [], []
-    for entry in ranked:
-        bins = [
-            [sum(run.bins[k][c] for run in entry.runs) for c in range(3)] for k in range(len(entry.runs[0].bins))
-        ]
-        points = [(sure / count, right / count) for count, sure, right in bins if count]
-        series.append(_series(entry, styles, points))
-        notes.append(f"ECE {entry.over_seeds('ece'):.1f} %")
-    return Figure(
+def calibration(view: View) -> Chart | None:
+    """A square a method: confidence against accuracy."""
+    found = [(entry.over_seeds("ece") or 0.0, entry, _reliability(entry)) for entry in view.entries]
+    found = sorted((each for each in found if each[2]), key=lambda each: each[0])
+    if not found:
+        return None
+    series = [view.one(entry, points) for _, entry, points in found]
+    notes = [f"ECE {error:.1f} %" for error, _, _ in found]
+    return view.chart(
         "calibration",
         "Calibration: how often predictions of a confidence are right",
-        f"On the dashed diagonal confidence and accuracy agree; below it a method is too sure. ECE is the "
-        f"expected calibration error over 15 bins, mean over seeds. {board.origin(entries)}{note}",
-        lambda width: panels(series, width, notes, x="confidence", y="accuracy"),
+        "On the dashed diagonal confidence and accuracy agree; below it a method is too sure. ECE is the expected "
+        "calibration error over 15 bins, mean over seeds.",
+        partial(panels, series, notes=notes, x="confidence", y="accuracy"),
         full=True,
     )
 
 
-def _forgetting(board: Board, entries: Sequence[Entry], styles: Styles, note: str) -> list[Figure]:
-    measured = [entry for entry in entries if all(run.clean for run in entry.runs)]
-    found = []
-    for column, name, words in ((1, "batch", "batch statistics"), (2, "source", "source statistics")):
-        series = []
-        for entry in _best_last(measured):
-            steps = zip(*(run.clean for run in entry.runs), strict=True)
-            values = [statistics.fmean(float(item[column]) for item in step) for step in steps]
-            series.append(_series(entry, styles, list(enumerate(values))))
-        if not series:
-            continue
-        found.append(_forgetting_figure(board, measured, series, name, words, note))
-    return found
+def _reliability(entry: Result) -> list[Point]:
+    """Mean confidence and accuracy of the images of every bin that has some, all seeds together."""
+    seeds = zip(*(run.bins for run in entry.runs), strict=True)
+    bins = [tuple(map(sum, zip(*same, strict=True))) for same in seeds]
+    return [(sure / count, right / count) for count, sure, right in bins if count]
 
 
-def _forgetting_figure(
-    board: Board, entries: Sequence[Entry], series: Sequence[Series], name: str, words: str, note: str
-) -> Figure:
-    names = [_words(board.short(domain)) for domain, _, _ in entries[0].runs[0].clean]
-    every = -(-len(names) // 24)
-    ticks = tuple((float(k), text) for k, text in enumerate(names) if k % every == 0)
-    x = Axis(-0.3, max(len(names) - 0.7, 0.3), "", ticks)
-    y = nice_axis((value for s in series for _, value in s.points), "clean error (%)")
-    return Figure(
+def forgetting(view: View) -> list[Chart]:
+    """A line a method: its error on clean images after every domain, normalised in two ways."""
+    measured = view.of([entry for entry in view.entries if all(run.clean for run in entry.runs)])
+    return [_forgetting(measured, k, name) for k, name in enumerate(("batch", "source"), 1) if measured.entries]
+
+
+def _forgetting(view: View, column: int, name: str) -> Chart:
+    def errors(entry: Result) -> list[Point]:
+        steps = zip(*(run.clean for run in entry.runs), strict=True)
+        return [(k, statistics.fmean(float(item[column]) for item in step)) for k, step in enumerate(steps)]
+
+    domains = [_words(view.board.short(domain)) for domain, _, _ in view.entries[0].runs[0].clean]
+    return view.chart(
         f"forgetting-{name}",
-        f"Forgetting: clean error with {words}",
-        f"Error on clean images after each domain of the stream, without adapting to them, normalised with "
-        f"{words}; mean over seeds. {board.origin(entries)}{note}",
-        lambda width: line_chart(series, width, x=x, y=y, height=330, dots=len(names) < 30, turned=True),
+        f"Forgetting: clean error with {name} statistics",
+        f"Error on clean images after each domain of the stream, without adapting to them, normalised with {name} "
+        "statistics; mean over seeds.",
+        partial(
+            lines, view.series(errors), x=list(enumerate(domains)), y="clean error (%)", dots=len(domains) < 30
+        ),
     )
 
 
-def _series(entry: Entry, styles: Styles, points: Sequence[tuple[float, float]]) -> Series:
-    style = styles.get(entry.label, Style("c0"))
-    return Series(entry.label, style, tuple(points), strong=entry.method == "palm")
-
-
-def _clipped(series: Series, y: Axis) -> Series:
-    """Hold the first points, which lie anywhere, inside the axis."""
-    points = tuple((x, min(max(value, y.low), y.high)) for x, value in series.points)
-    return Series(series.label, series.style, points, series.spread, series.strong)
-
-
-def _best_last(entries: Sequence[Entry]) -> list[Entry]:
-    """Order in which later lines cover earlier ones."""
-    return sorted(entries, key=lambda entry: (entry.method == "palm", -entry.mean))
-
-
-def _time(entries: Sequence[Entry]) -> dict[str, Any]:
-    """The stream as x axis: a line where the corruption changes, its name below where all of them have room."""
-    run = entries[0].runs[0]
-    last = run.batches[-1]
-    starts: list[tuple[int, str]] = []
-    for start, domain in run.shifts:
-        if not starts or starts[-1][1] != corruption_of(domain):
-            starts.append((start, corruption_of(domain)))
-    ends = [start for start, _ in starts[1:]] + [last]
-    ends_and_names = zip(starts, ends, strict=True)
-    names = tuple(((start + end) / 2, _words(name)) for (start, name), end in ends_and_names)
-    if not 1 < len(names) <= 30:
-        axis = nice_axis([0, last], "batches")
-        return {"x": Axis(0.0, float(last), "batches", tuple(t for t in axis.ticks if t[0] <= last))}
-    return {
-        "x": Axis(0.0, float(last), "", names),
-        "lines_at": [float(start) for start, _ in starts],
-        "turned": len(names) > 4,
-    }
+def _curve(entry: Result, name: str) -> list[Point]:
+    """Points of a curve over the stream, each in the middle of its batch and so inside its domain."""
+    return [(batch - 0.5, value) for batch, value in zip(entry.runs[0].batches, entry.curve(name), strict=True)]
 
 
 def _words(name: str) -> str:

@@ -11,11 +11,11 @@ from ctta._core.files import write
 from ctta.bench.store import Store
 from ctta.bench.table import Table
 from ctta.errors import StoreError
-from ctta.report import pdf, svg
 from ctta.report.collect import Board, collect
 from ctta.report.comparison import tables_of
+from ctta.report.drawing import pdf, standalone
 from ctta.report.figures import SHOWN_DOMAINS, figures_of, styles_of
-from ctta.report.page import HALF, WIDE, render
+from ctta.report.page import render
 
 TABLES: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv}
 
@@ -36,8 +36,8 @@ def write_figures(
     written = []
     for prefix, board in _prefixed(boards):
         for figure in figures_of(board, styles, domains):
-            drawing = figure.draw(WIDE if figure.full else HALF)
-            data = svg.standalone(drawing, figure).encode() if form == "svg" else pdf.standalone(drawing, figure)
+            drawn = figure.draw()
+            data = standalone(drawn, figure.title, figure.caption) if form == "svg" else pdf(drawn, figure.title)
             written.append(write(folder / f"{prefix}{file_name(figure.name)}.{form}", data))
     return written
 
