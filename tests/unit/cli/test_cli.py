@@ -47,7 +47,7 @@ def test_methods_json_carries_the_whole_registry():
     data = {item["name"]: item for item in json.loads(call("methods", "--json"))}
     assert data.keys() == {entry.name for entry in ctta.list_methods()}
     assert data["palm"]["presets"]["imagenet-c"]["temperature"] == 1000.0
-    assert {"shat", "factor", "rng"} <= data["palm"]["keeps"].keys()
+    assert {"average", "importance", "rng"} <= data["palm"]["keeps"].keys()
     assert (data["tent"]["cost"], data["tent"]["confidence"]) == (2.0, "high")
     assert json.loads(call("methods", "palm", "--json")) == data["palm"]
 
@@ -116,7 +116,7 @@ def test_demo_prints_a_table_saves_a_report_and_speaks_json(tmp_path):
     data = json.loads((tmp_path / "demo.json").read_text())
     assert len(data["summary"]["error"]) == 15
     assert data["summary"]["mean"].keys() == {"bn1", "palm"}
-    assert data["summary"]["passes"]["palm"] > data["summary"]["passes"]["bn1"] > 0
+    assert all(passes > 0 for passes in data["summary"]["passes"].values())
     assert data["manifest"]["methods"] == {name: {"preset": "embedded"} for name in ("bn1", "palm")}
 
 
