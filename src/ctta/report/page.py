@@ -18,10 +18,11 @@ from ctta.report.figures import NARROW, SHOWN_DOMAINS, Chart, Styles, figures_of
 
 def render(store: Store, domains: Sequence[str] = SHOWN_DOMAINS) -> str:
     """Return the page of a store; `domains` are those whose learning-rate importance is shown."""
+    template = _template()
     boards, records = collect(store), store.cells()
     styles = styles_of(boards)
     shared, own = _manifests(records)
-    page: str = _template().render(
+    page: str = template.render(
         title=f"ctta report: {store.path.stem}",
         file=store.path.name,
         version=__version__,
