@@ -51,17 +51,19 @@ CLOSEST = "AdaContrast,SFT (cont.),LAW,PALM"
 """The best four on 150 batches, where a seed might decide."""
 FIRST = "paper,paper with eta / C,target 1/C,rate per element,unselected are frozen,Adam lasts,margin 0.4 ln C"
 SECOND = (
-    "lambda without C,entropy over the batch,averages of all tensors,first average = first sensitivity,"
-    "weight decay 5e-4 (CIFAR-100-C code),score per module,sum over the batch,classifier too"
+    "lambda without C,entropy over the batch,first average = first sensitivity,"
+    "weight decay 5e-4 (CIFAR-100-C code),sum over the batch,classifier too"
 )
 THIRD = (
-    "KL(p||u),margin <=,no step without a sample,no gradient through the clean side,no gradient through the view,"
-    "consistency of kept samples,source statistics,logits after the step,temperature grows,view before stage one"
+    "KL(p||u),no gradient through the clean side,no gradient through the view,"
+    "consistency of kept samples,source statistics,logits after the step"
 )
 """The differences between the paper and its code, those that the paper states and the code has otherwise first."""
+FASTER = "exact,bfloat16 alone,refresh 4,fast with refresh 4"
+REFRESHED = "refresh 3,refresh 8,fast,fast with refresh 8"
 SWEEPS = ("lambda", "temperature", "alpha", "optimizers", "pseudo-labels")
 STUDY = {
-    "speed": f"speed {EMBEDDED} --only exact,fast --seeds 0-2",
+    "speed": f"speed {EMBEDDED} --only 'exact,bfloat16 alone' --seeds 0-2",
     "continual-bn1": f"table1 {WHOLE} --only BN-1 --seeds 0-2",
     "continual-source": f"table1 {WHOLE} --only Source",
     "continual-bn1-full": f"table1 {FULL} --only BN-1 --seeds 0-2",
@@ -73,7 +75,8 @@ STUDY = {
     "continual-ecotta": f"table1 {LONG} --only EcoTTA",
     "continual-cotta": f"table1 {LONG} --only CoTTA",
     "continual-dss": f"table1 {LONG} --only DSS",
-    "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --seeds 0-2",
+    "speed-choice": f"speed {FULL} {ELSEWHERE} --images 2000 --only '{FASTER}' --seeds 0-2",
+    "speed-refresh": f"speed {FULL} {ELSEWHERE} --images 2000 --only '{REFRESHED}' --seeds 0-2",
     "share": f"share {WHOLE} {ELSEWHERE} --images 2000",
     "share-bn1": f"share {WHOLE} {ELSEWHERE} --images 2000 --only BN-1",
     "share-anchor": f"share {WHOLE} {ELSEWHERE} --images 2000 --only '5 % anchor 0.02,25 % anchor 0.02'",

