@@ -17,9 +17,9 @@ from tests.bench_kit import MODEL, read, write_model
 from ctta.bench.cell import Cell, prepare
 from ctta.bench.local import THREAD_VARIABLES, Local, share
 from ctta.bench.plan import from_words, tasks
-from ctta.bench.ray_engine import Ray, anywhere
+from ctta.bench.ray_engine import Ray, anywhere, cell_rows
 from ctta.bench.store import Store
-from ctta.bench.workers import cell_rows, longest_first
+from ctta.bench.workers import longest_first
 from ctta.errors import DataError, StoreError
 
 WORDS = {"images": 20, "batch_size": 10, "corruptions": "contrast,brightness"}
