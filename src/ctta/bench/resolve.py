@@ -103,12 +103,14 @@ def fitting_profile(size: int) -> str:
     return "cifar" if size <= 48 else "tiny-imagenet" if size <= 112 else "imagenet"
 
 
-def read_value(text: str) -> Any:
-    """Read a number, a truth value, null, or a word.
+def read_value(text: Any) -> Any:
+    """Read a number, a truth value, null, or a word; YAML itself takes 1e-3 for a word. What is no text stays.
 
     >>> [read_value(t) for t in ("1e-3", "5", "true", "auto", "null", "embedded:")]
     [0.001, 5, True, 'auto', None, 'embedded:']
     """
+    if not isinstance(text, str):
+        return text
     if "e" in text.lower():
         with contextlib.suppress(ValueError):
             return float(text)
