@@ -168,14 +168,10 @@ def _facts(cell: Cell, weights: str, stream: str) -> dict[str, Any]:
     if source and not Path(source).is_relative_to(Path(ctta.__file__).parent):
         files.append(Path(source))
     files += entry.method.files(settings)
-    return {
-        "numbers": NUMBERS,
-        "settings": dataclasses.asdict(settings),
-        "weights": weights,
-        "stream": stream,
-        # the user's files that make model and method, and what it begins from: edited, another cell
-        "files": [hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.is_file()],
-    }
+    # the user's files that make model and method, and what it begins from: edited, another cell
+    hashes = [hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.is_file()]
+    same = {"numbers": NUMBERS, "weights": weights, "stream": stream, "files": hashes}
+    return {**same, "settings": dataclasses.asdict(settings)}
 
 
 # ---------------------------------------------------------------- what neighbours share, kept for a while
@@ -222,7 +218,7 @@ def _words(cell: Cell) -> str:
 @functools.lru_cache(maxsize=8)
 def _stream(words: str) -> streams.Stream:
     chosen = json.loads(words)
-    options = {"batch_size": chosen["batch_size"], "images": chosen["images"], **chosen["stream"]}
+    options = {name: chosen[name] for name in ("batch_size", "images")} | chosen["stream"]
     if isinstance(options.get("order"), str):
         options["order"] = streams.Order(options["order"])
     if chosen["corruptions"]:

@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 
 from ctta._cost.allocator import keep_freed_memory
 from ctta.bench import owners, workers
@@ -30,6 +30,8 @@ RETRIES = 1
 
 MEMORY = 2 * 2**30
 """Bytes a process is taken to need when their number is chosen."""
+
+Job = Callable[[Store], None]
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -100,9 +102,9 @@ class _Pool:
     """Workers that claim cells from the store, and what becomes of them."""
 
     def __init__(self, course: Course, size: int, seconds: float) -> None:
-        self.course, self.size = course, size
-        tasks, store = list(course.open.values()), course.store
-        self.plan = (tasks, store.path, store.owner, course.since, seconds, size)
+        self.course, self.size, self.path = course, size, course.store.path
+        tasks = list(course.open.values())
+        self.job = partial(work, tasks, since=course.since, seconds=seconds, processes=size)
         self.threads = dict.fromkeys(THREAD_VARIABLES, str(max(task.cell.threads for task in tasks)))
         self.context = _context()
         self.problems, self.theirs = self.context.Pipe(duplex=False)
@@ -130,7 +132,8 @@ class _Pool:
             self._end()
 
     def _start(self) -> None:
-        process = self.context.Process(target=_work, args=(self.theirs, self.threads, *self.plan), daemon=True)
+        given = (self.theirs, self.threads, self.path, self.course.store.owner, self.job)
+        process = self.context.Process(target=_work, args=given, daemon=True)
         before = dict(os.environ)
         os.environ.update(self.threads)  # before torch is imported there
         try:
@@ -144,7 +147,7 @@ class _Pool:
         """Give back what a dead worker held, or name it after its last try; it may also have come to its end."""
         code = process.exitcode or 0
         fate = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        with Store(self.course.store.path, owner=self.workers.pop(process)) as its:
+        with Store(self.path, owner=self.workers.pop(process)) as its:
             held = [self.course.open[key] for key in its.mine() if key in self.course.open]
             for task in held:
                 self.tries[task.key] += 1
@@ -168,7 +171,7 @@ class _Pool:
             if process.is_alive():
                 process.kill()
                 process.join()
-            with contextlib.suppress(StoreError), Store(self.course.store.path, owner=owner) as its:
+            with contextlib.suppress(StoreError), Store(self.path, owner=owner) as its:
                 its.give_back()
         self.problems.close()
         self.theirs.close()
@@ -184,34 +187,22 @@ def _context() -> multiprocessing.context.ForkServerContext | multiprocessing.co
 
 
 def _work(
-    problems: Connection,
-    variables: dict[str, str],
-    tasks: list[Task],
-    path: Path,
-    parent: str,
-    since: float,
-    seconds: float,
-    processes: int,
+    problems: Connection, variables: dict[str, str], path: Path, parent: str, job: Callable[[Store], None]
 ) -> None:
-    """Work on the cells of a plan until none is free (one of so many processes)."""
+    """Work on the cells of a plan until none is free."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: the parent tells us
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.update(variables)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     keep_freed_memory()
     with contextlib.suppress(KeyboardInterrupt):
         try:
             with Store(path, owner=owners.process(os.getpid(), parent)) as store:
-                work(tasks, store, since, seconds, processes)
+                job(store)
         except StoreError as error:
             problems.send(str(error)[:1000])  # the only thing the store itself cannot say
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to give back
-
-
-def _interrupt(_: int, __: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _leave_with_parent() -> None:

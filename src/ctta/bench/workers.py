@@ -125,7 +125,7 @@ def attempt(
             store.fail(task.key, f"{type(error).__name__}: {error}")
 
 
-def work(tasks: Sequence[Task], store: Store, since: float, seconds: float, processes: int) -> None:
+def work(tasks: Sequence[Task], store: Store, *, since: float, seconds: float, processes: int) -> None:
     """Claim cells and run them, the first that is free first, until none is."""
     try:
         while True:

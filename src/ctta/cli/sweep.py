@@ -29,19 +29,13 @@ def run(
     tasks: Sequence[Task], engine: Engine, path: Path, console: Console, tensorboard: Path | None = None
 ) -> list[str]:
     """Run tasks into a store behind live bars; returns what went wrong, a sentence a cell."""
-    with contextlib.ExitStack() as stack:
-        store = stack.enter_context(Store(path))
+    with Store(path) as store, contextlib.ExitStack() as stack:
         # any callable of a cell and a row that can be closed; imported when asked for
         writer = importlib.import_module("ctta.report.tensorboard").Writer(tensorboard) if tensorboard else None
         if writer is not None:
             stack.callback(writer.close)
         sweep = stack.enter_context(Sweep(tasks, store, console))
-
-        def hear(event: Event) -> None:
-            if writer is not None and event.row is not None:
-                writer(event.task.cell, event.row)
-
-        sweep.follow(engine, hear)
+        sweep.follow(engine, lambda event: writer(event.task.cell, event.row) if writer and event.row else None)
     return [f"{called(event.task)}: {event.kind}, {event.text}" for event in sweep.problems]
 
 
@@ -125,18 +119,23 @@ class Sweep:
 
     def _stopped(self, event: Event, standing: Standing) -> None:
         """Take note of what no longer runs, for now or for good, and say so."""
-        known = standing.bar is not None or standing.waits
+        waited, standing.waits, standing.ended = standing.waits, event.kind == "waiting", event.final
+        known = standing.bar is not None or waited
         if standing.bar is not None:
             self.bars.remove_task(standing.bar)
             standing.bar = None
-        waited, standing.waits, standing.ended = standing.waits, event.kind == "waiting", event.final
-        if event.final and event.kind != "done":
-            self.problems.append(event)
-        if event.kind == "done":
-            self._catch_up(standing, event.task.batches)
-            self.before += not known
-        if known or event.kind != "done":
-            self._line(event, standing, waited)
+        match event.kind:
+            case "done":
+                self._catch_up(standing, event.task.batches)
+                self.before += not known
+                text = f"{standing.error}, {self.left}" if known else ""
+            case "waiting":
+                text = "" if waited else "another runner has it, waiting"
+            case _:
+                self.problems += [event] if event.final else []
+                text = f"{event.kind}, {event.text}" + (", tried once more" if event.again else "")
+        if text:
+            self._say(f"[{self.ended}/{len(self.standings)}] {called(event.task)}: {text}")
 
     def _catch_up(self, standing: Standing, batches: int) -> None:
         """Count the rows so far of a cell that goes on from a snapshot, or that another run has made."""
@@ -145,17 +144,6 @@ class Sweep:
             standing.batches = batches
             standing.samples = sum(row.samples for row in rows)
             standing.wrong = sum(row.wrong for row in rows)
-
-    def _line(self, event: Event, standing: Standing, waited: bool) -> None:
-        match event.kind:
-            case "done":
-                text = f"{standing.error}, {self.left}"
-            case "waiting":
-                text = "another runner has it, waiting"
-            case _:
-                text = f"{event.kind}, {event.text}" + (", tried once more" if event.again else "")
-        if not (event.kind == "waiting" and waited):
-            self._say(f"[{self.ended}/{len(self.standings)}] {called(event.task)}: {text}")
 
     def _greet(self) -> None:
         """Say once how much was there already."""
@@ -208,11 +196,10 @@ def duration(seconds: float) -> str:
 
 def plan_table(tasks: Sequence[Task], records: dict[str, CellRecord]) -> Table:
     """Cells with their size, estimated cost and what of them is in the store."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("method", "model", "data", "scenario", "seed", "preset"):
-        table.add_column(name, justify="right" if name == "seed" else "left")
-    for name in ("batches", "forward passes", "in the store"):
-        table.add_column(name, justify="left" if name == "in the store" else "right")
+    names = ("method", "model", "data", "scenario", "seed", "preset", "batches", "forward passes", "in the store")
+    table = Table(*names, box=None, pad_edge=False)
+    for place in (4, 6, 7):
+        table.columns[place].justify = "right"
     for task in tasks:
         cell, record = task.cell, records.get(task.key)
         there: str = "no" if record is None else record.status
