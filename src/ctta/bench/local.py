@@ -81,10 +81,7 @@ class Local:
 
     def _here(self, course: Course) -> None:
         try:
-            while True:
-                free = course.look()
-                if not course.open:
-                    return
+            for free in course.looks():
                 if free:
                     self._run(free[0], course)
                 else:
@@ -115,11 +112,8 @@ class _Pool:
 
     def run(self) -> None:
         try:
-            while True:
-                free = len(self.course.look())
-                if not self.course.open:
-                    break
-                for _ in range(min(free, self.size) - len(self.workers)):
+            for free in self.course.looks():
+                for _ in range(min(len(free), self.size) - len(self.workers)):
                     self._start()
                 wait([process.sentinel for process in self.workers], workers.POLL_SECONDS)
                 for process in [process for process in self.workers if not process.is_alive()]:

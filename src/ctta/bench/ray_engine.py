@@ -85,18 +85,15 @@ class _Driver:
 
     def run(self) -> None:
         try:
-            while True:
-                free = self.course.look()
-                if not self.course.open:
-                    return
+            for free in self.course.looks():
                 for task in free[: self.slots - len(self.flight)]:
                     self._begin(task)
-                if self.flight:
-                    flying, seconds = list(self.flight), workers.POLL_SECONDS
-                    for reference in self.ray.wait(flying, num_returns=1, timeout=seconds)[0]:
-                        self._end(reference)
-                else:
+                if not self.flight:
                     time.sleep(workers.POLL_SECONDS)
+                    continue
+                flying, seconds = list(self.flight), workers.POLL_SECONDS
+                for reference in self.ray.wait(flying, num_returns=1, timeout=seconds)[0]:
+                    self._end(reference)
                 if time.monotonic() - self.beaten > LEASE / 4:
                     self.store.beat(task.key for task in self.flight.values())
                     self.beaten = time.monotonic()

@@ -105,16 +105,15 @@ def row_from(data: dict[str, Any], what: str) -> BatchRow:
 
 def domain_row(text: Any) -> dict[str, Any]:
     """Return what was measured after a domain."""
-    data = _data("a row of a domain", text)
-    require_domain(data)
-    return data
+    return require_domain(_data("a row of a domain", text))
 
 
-def require_domain(data: dict[str, Any]) -> None:
+def require_domain(data: dict[str, Any]) -> dict[str, Any]:
     """Refuse what was not measured after a domain."""
     _require("a row of a domain", data, dict.fromkeys(data, float) | {"domain": str})
     if "domain" not in data:
         raise ValueError("a row of a domain does not name it")
+    return data
 
 
 def record(values: Sequence[Any]) -> CellRecord:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -66,6 +66,14 @@ class Course:
         self.store, self._tell, self.since = store, tell, time.time()
         self._begun: set[str] = set()
         self._told = store.progress()
+
+    def looks(self) -> Iterator[list[Task]]:
+        """Look again and again until there is nothing left to wait for."""
+        while True:
+            free = self.look()
+            if not self.open:
+                return
+            yield free
 
     def look(self) -> list[Task]:
         """Tell what has happened since the last look; returns what is free, in the order of the plan."""
