@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +18,7 @@ from ctta._core.precision import in_precision
 from ctta.adapter import Adapter
 from ctta.bench.cell import Cell, Task, prepare
 from ctta.bench.evaluation import BatchRow, Forgetting, measure, pass_seconds
-from ctta.bench.store import Claim, Store, TakenOverError
+from ctta.bench.store import Claim, Measured, Store, TakenOverError
 from ctta.errors import StateError, StoreError
 from ctta.streams import Stream
 
@@ -55,7 +56,7 @@ def run_task(
     watch: Watch | None = None,
     snapshot_seconds: float = SNAPSHOT_SECONDS,
     processes: int = 1,
-    since: float = float("inf"),
+    since: float = math.inf,
 ) -> bool:
     """Run one cell to its end, or what is left of it; False if it is done already, or if another runner has it.
 
@@ -155,7 +156,7 @@ class _Pending:
         self.store, self.key, self.adapter = store, key, adapter
         self.least = self.interval = interval
         self.rows: list[BatchRow] = []
-        self.domains: list[tuple[int, dict[str, Any]]] = []
+        self.domains: list[Measured] = []
         self.saved = self.flushed = perf_counter()
 
     def add(self, row: BatchRow, domain: dict[str, Any] | None) -> None:

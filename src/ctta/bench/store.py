@@ -53,6 +53,10 @@ Standing = Literal["free", "taken", "ours", "done", "failed"]
 """How a cell stands for someone who wants to run it; `ours`: a worker of the same run has it, or died with it."""
 
 
+Measured = tuple[int, dict[str, Any]]
+"""What was measured after a domain, with the last batch of it."""
+
+
 class TakenOverError(StoreError):
     """A cell this runner worked on belongs to another one by now."""
 
@@ -146,12 +150,7 @@ class Store(Database):
         db.execute("DELETE FROM domains WHERE key = ? AND last >= ?", (key, start))
 
     def append(
-        self,
-        key: str,
-        rows: Iterable[BatchRow],
-        domains: Iterable[tuple[int, dict[str, Any]]] = (),
-        *,
-        snapshot: Path | None = None,
+        self, key: str, rows: Iterable[BatchRow], domains: Iterable[Measured] = (), *, snapshot: Path | None = None
     ) -> None:
         """Add rows of a running cell, what was measured after domains (by their last batch), and a snapshot.
 

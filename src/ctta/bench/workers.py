@@ -77,11 +77,11 @@ class Course:
 
     def look(self) -> list[Task]:
         """Tell what has happened since the last look; returns what is free, in the order of the plan."""
-        free, rows = [], self.store.progress()
+        free, rows = [], self.store.progress()  # a cell may be claimed between this and the next line
         for key, standing in self.store.standings(self.open, self.since).items():
             task = self.open[key]
             if standing in ("ours", "done"):
-                self._follow(task, rows[key], running=standing == "ours")
+                self._follow(task, rows.get(key, 0), running=standing == "ours")
             match standing:
                 case "free":
                     self._begun.discard(key)

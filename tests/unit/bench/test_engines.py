@@ -170,6 +170,10 @@ def test_processes_give_the_rows_of_one_and_a_killed_worker_costs_only_its_cell(
     lost = [(event.task.cell.method, event.again) for event in events if event.kind == "lost"]
     assert sorted(lost) == [("bn1", True), ("tent", False), ("tent", True)]
     assert all("SIGKILL" in event.text for event in events if event.kind == "lost")
+    for task in sound:
+        own = [event for event in events if event.task == task]
+        assert [event.kind for event in own] == ["begun", *["row"] * 4, "done"]
+        assert [event.row.batch for event in own if event.row] == [0, 1, 2, 3]
 
     run(Local(tmp_path / "one.db", processes=1), sound)
     two = read(tmp_path / "two.db")
