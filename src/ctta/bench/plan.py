@@ -70,7 +70,7 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid", threads: int =
     [('source', 0), ('bn1', 0), ('source', 1), ('bn1', 1)]
     """
     read = read_words(words, owner)
-    imports = tuple(read.pop("import", ()))
+    imports = tuple(map(str, read.pop("import", ())))
     for file in imports:
         names_in(Path(file))
     models = _models(read.pop("model", ["embedded:"]), read.pop("weights", None), owner)
@@ -92,9 +92,8 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid", threads: int =
 def _settled(cell: Cell) -> Cell:
     """Fill in the preset and check the settings, before anything runs."""
     entry, fitting = find(cell.method), PRESETS.get(cell.data, cell.data)
-    preset = None if cell.preset == "none" else cell.preset
-    if cell.preset is None and fitting in entry.presets:
-        preset = fitting
+    preset = cell.preset or (fitting if fitting in entry.presets else None)
+    preset = None if preset == "none" else preset
     entry.resolve(preset, cell.settings)
     return dataclasses.replace(cell, preset=preset)
 
@@ -185,21 +184,13 @@ def _require(right: bool) -> None:
         raise ValueError
 
 
-def _list(value: Any, *kinds: type) -> list[Any]:
+def _list(value: Any, kinds: tuple[type, ...] = (str,)) -> list[Any]:
     """Read one entry, entries separated by commas, or a list of them."""
     if isinstance(value, str):
         value = [word.strip() for word in value.split(",") if word.strip()]
     entries = list(value) if isinstance(value, list | tuple) else [value]
-    _require(bool(entries) and all(isinstance(entry, kinds or str) for entry in entries))
+    _require(bool(entries) and all(isinstance(entry, kinds) for entry in entries))
     return entries
-
-
-def _entries(value: Any) -> list[Any]:
-    return _list(value, str, Mapping)
-
-
-def _files(value: Any) -> list[str]:
-    return [str(file) for file in _list(value, str, Path)]
 
 
 def _seeds(value: Any) -> list[int]:
@@ -209,7 +200,7 @@ def _seeds(value: Any) -> list[int]:
     ([0, 1, 2, 7], [3], [1, 2])
     """
     numbers: list[int] = []
-    for part in _list(value, str, int):
+    for part in _list(value, (str, int)):
         first, dash, last = str(part).strip().partition("-")
         _require(first.isdigit() and (not dash or last.isdigit()))  # True and -1 are no digits either
         span = range(int(first), int(last or first) + 1)
@@ -247,6 +238,7 @@ def _text(value: Any, known: Sequence[str] = ()) -> str:
 
 
 _count = partial(_whole, low=1)
+_entries = partial(_list, kinds=(str, Mapping))
 COUNT = "a whole number of at least 1"
 ENTRY = "one method or several, each a name or {method: NAME, label: ..., preset: ..., set: ...}"
 
@@ -267,7 +259,7 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "clean": (partial(_whole, low=0), "a whole number of at least 0"),
     "precision": (partial(_text, known=PRECISIONS), " or ".join(PRECISIONS)),
     "profile": (_text, "the name of a profile of corruptions"),
-    "import": (_files, "one Python file or several"),
+    "import": (partial(_list, kinds=(str, Path)), "one Python file or several"),
 }
 """Keys of a grid: how each is read, and what it accepts in words."""
 

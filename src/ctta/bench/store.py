@@ -119,23 +119,20 @@ class Store(Database):
             there = reading.held(key, found) if found else None
             if there and self._standing(there, since) != "free":
                 return None
-            path = self.snapshots / there.snapshot if there and there.snapshot else None
-            if path is not None and not path.is_file():
-                path = None
-            start = int(path.stem.rpartition("-")[2]) if path else 0
-            db.execute(
-                "INSERT INTO cells (key, label, status, manifest, total, started) "
-                "VALUES (?, ?, 'running', '', ?, ?) ON CONFLICT DO NOTHING",
-                (key, label, total, now),
-            )
+            name = there.snapshot if there else None
+            if name and not (self.snapshots / name).is_file():
+                name = None
+            start = int(Path(name).stem.rpartition("-")[2]) if name else 0
             self._cut(db, key, start)
             db.execute(
-                "UPDATE cells SET status = 'running', owner = ?, beat = ?, done = ?, error = NULL, snapshot = ?, "
-                "manifest = ? WHERE key = ?",
-                (self.owner, now, start, path.name if path else None, text, key),
+                "INSERT INTO cells (key, label, status, manifest, total, done, owner, beat, started, snapshot) "
+                "VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET (status, manifest, done, "
+                "owner, beat, snapshot, error) = ('running', excluded.manifest, excluded.done, excluded.owner, "
+                "excluded.beat, excluded.snapshot, NULL)",
+                (key, label, text, total, start, self.owner, now, now, name),
             )
-        self.sweep(key, keep=path.name if path else None)
-        return Claim(start, path)
+        self.sweep(key, keep=name)
+        return Claim(start, self.snapshots / name if name else None)
 
     def rewind(self, key: str) -> None:
         """Go back to the first batch of a cell of ours, as when its snapshot turns out to be damaged."""

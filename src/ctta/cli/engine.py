@@ -45,11 +45,10 @@ class Where:
         return Local(store, processes=self.processes, snapshot_seconds=seconds)
 
 
+ENGINES = click.Choice(["local", "ray"])
 AT_LEAST_1 = click.IntRange(min=1)
 OPTIONS = (
-    click.option(
-        "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where."
-    ),
+    click.option("--engine", type=ENGINES, default="local", show_default=True, help="Where to run."),
     click.option("--address", help="Of a Ray cluster. [default: Ray on this machine]"),
     click.option("--processes", type=AT_LEAST_1, help="Cells at once. [default: fits the machine]"),
     click.option("--threads", type=AT_LEAST_1, help="CPU threads per process. [default: cores / processes]"),
