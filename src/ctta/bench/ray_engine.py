@@ -58,14 +58,10 @@ class Ray:
     def _connect(self, ray: Any, threads: int) -> None:
         # Ray says on stderr what our own lines and errors say better
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if self.address:
-            options["address"] = self.address
-        else:
-            options |= {"address": "local", "include_dashboard": False}  # not what an old run left behind
-            if self.processes:
-                options["num_cpus"] = self.processes * threads
+        if not self.address:
+            options |= {"include_dashboard": False, "num_cpus": self.processes and self.processes * threads}
         try:
-            ray.init(**options)
+            ray.init(address=self.address or "local", **options)  # local: not what an old run left behind
         except Exception as error:
             where = f"at {self.address}" if self.address else "on this machine"
             raise CttaError(
