@@ -176,21 +176,19 @@ class Forgetting:
     """
 
     def __init__(self, model: nn.Module, source: Source, images: int, batch_size: int) -> None:
-        order = arrange(np.asarray(source.labels), Order())[:images]
-        self.parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        self.model, self.source = model, source
+        self.order = arrange(np.asarray(source.labels), Order())[:images]
+        self.model, self.source, self.batch_size = model, source, batch_size
 
     def measure(self, adapter: Adapter) -> dict[str, Any]:
         """Error in % under both statistics; the adapter is not changed."""
         with_source = with_source_statistics(adapter, self.model)
-        wrong = {"clean_error": 0, "clean_error_source_statistics": 0}
-        for part in self.parts:
-            images = to_batch(self.source.images(CLEAN, part))
-            labels = torch.from_numpy(self.source.labels[part])
+        wrong, samples = {"clean_error": 0, "clean_error_source_statistics": 0}, len(self.order)
+        for start in range(0, samples, self.batch_size):
+            part = self.order[start : start + self.batch_size]
+            images, labels = to_batch(self.source.images(CLEAN, part)), torch.from_numpy(self.source.labels[part])
             wrong["clean_error"] += int((adapter.predict(images).argmax(1).cpu() != labels).sum())
             with torch.inference_mode():
                 wrong["clean_error_source_statistics"] += int((with_source(images).argmax(1) != labels).sum())
-        samples = sum(len(part) for part in self.parts)
         return {name: 100 * count / samples for name, count in wrong.items()} | {"clean_samples": samples}
 
 
