@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.resources
 import inspect
 import itertools
 import json
@@ -63,7 +62,6 @@ class Cell:
     threads: int = 1
     """CPU threads it runs with: they decide the last bits of a sum, so they belong to what it is."""
     label: str = ""
-    """What tables call it (default: the method)."""
     imports: tuple[str, ...] = ()
     """Python files that register further methods."""
 
@@ -94,15 +92,10 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {item.name: item.default for item in find(facts["method"]).settings}
     missing = object()
     return {
-        "numbers": facts.get("numbers", 1),
-        "method": facts["method"],
+        **{name: facts[name] for name in ("method", "weights", "stream", "seed", "clean", "threads")},
         "settings": {k: v for k, v in facts["settings"].items() if v != defaults.get(k, missing)},
-        "weights": facts["weights"],
-        "stream": facts["stream"],
-        "seed": facts["seed"],
-        "clean": facts["clean"],
+        "numbers": facts.get("numbers", 1),
         "precision": facts.get("precision", "full"),
-        "threads": facts["threads"],
         "files": list(facts["files"]),
     }
 
@@ -130,16 +123,14 @@ class Task:
 
     def load(self) -> tuple[nn.Module, streams.Stream]:
         """Load model and stream; refuses what is not as it was when the cell got its key."""
-        cell = self.cell
-        settings = _settings(cell)
-        model, weights = _model(cell.model, cell.weights, _stamp(cell))
-        stream = _stream(_words(cell))
-        found = _facts(cell, settings, weights, stream.hash)
+        model, weights = _model(self.cell.model, self.cell.weights, _stamp(self.cell))
+        stream = _stream(_words(self.cell))
+        found = _facts(self.cell, weights, stream.hash)
         changed = [name for name in found if found[name] != self.manifest[name]]
         if changed:
             raise StateError(
-                f"{cell.name} is not what was planned, for its {' and '.join(changed)} differ: they were changed "
-                "meanwhile, or this machine has other code, weights or data. Run the same command again."
+                f"{self.cell.name} is not what was planned, for its {' and '.join(changed)} differ: they were "
+                "changed meanwhile, or this machine has other code, weights or data. Run the same command again."
             )
         return model, stream
 
@@ -147,15 +138,10 @@ class Task:
 def prepare(cell: Cell) -> Task:
     """Find out what a cell is and give it its key. Two cells with equal keys would give equal rows."""
     check_precision(cell.precision)
-    settings = _settings(cell)
     plan = _plan(_words(cell))
     manifest: dict[str, Any] = {
-        **_facts(cell, settings, _weights(cell.model, cell.weights, _stamp(cell)), plan["hash"]),
-        "method": cell.method,
-        "seed": cell.seed,
-        "clean": cell.clean,
-        "precision": cell.precision,
-        "threads": cell.threads,
+        **_facts(cell, _weights(cell.model, cell.weights, _stamp(cell)), plan["hash"]),
+        **{name: getattr(cell, name) for name in ("method", "seed", "clean", "precision", "threads")},
         "label": cell.name,
         "cell": cell.to_dict(),
         "scenario": {"name": cell.scenario, **plan["options"]},
@@ -171,41 +157,27 @@ def prepare(cell: Cell) -> Task:
     return Task(cell, key_of(identity(manifest)), manifest, plan["batches"], passes)
 
 
-def _settings(cell: Cell) -> Any:
-    """Settings of the method, which may be in a file of the user's."""
-    for file in cell.imports:
-        _import(file, file_stamp(file))
-    return find(cell.method).resolve(cell.preset, cell.settings)
-
-
-def _facts(cell: Cell, settings: Any, weights: str, stream: str) -> dict[str, Any]:
+def _facts(cell: Cell, weights: str, stream: str) -> dict[str, Any]:
     """What of a cell's identity its words leave open: code and files may be others when its turn comes."""
-    return {
-        "numbers": NUMBERS,
-        "settings": dataclasses.asdict(settings),
-        "weights": weights,
-        "stream": stream,
-        "files": _own_files(cell, settings),
-    }
-
-
-def _own_files(cell: Cell, settings: Any) -> list[str]:
-    """Hashes of the user's files that make model and method, and of what it begins from: edited, another cell."""
-    package = Path(str(importlib.resources.files("ctta")))
-    model, _, _ = cell.model.rpartition(":")
-    method = find(cell.method).method
-    source = inspect.getsourcefile(method)
+    for file in cell.imports:
+        _import(file, _written(file))
+    entry = find(cell.method)
+    settings = entry.resolve(cell.preset, cell.settings)
+    model, source = cell.model.rpartition(":")[0], inspect.getsourcefile(entry.method)
     files = [Path(model)] if model.endswith(".py") else []
-    if source and not Path(source).is_relative_to(package):
+    if source and not Path(source).is_relative_to(Path(ctta.__file__).parent):
         files.append(Path(source))
-    files += method.files(settings)
-    return [hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.is_file()]
+    files += entry.method.files(settings)
+    # the user's files that make model and method, and what it begins from: edited, another cell
+    hashes = [hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files if file.is_file()]
+    same = {"numbers": NUMBERS, "weights": weights, "stream": stream, "files": hashes}
+    return {**same, "settings": dataclasses.asdict(settings)}
 
 
 # ---------------------------------------------------------------- what neighbours share, kept for a while
 
 
-def file_stamp(file: str | None) -> tuple[int, int] | None:
+def _written(file: str | None) -> tuple[int, int] | None:
     """Return when a file was written and its size: a stamp that changes with it."""
     path = Path(file) if file else None
     found = path.stat() if path and path.is_file() else None
@@ -214,7 +186,7 @@ def file_stamp(file: str | None) -> tuple[int, int] | None:
 
 def _stamp(cell: Cell) -> tuple[Any, ...]:
     """Stamps of the files a model comes from."""
-    return file_stamp(cell.model.rpartition(":")[0]), file_stamp(cell.weights)
+    return _written(cell.model.rpartition(":")[0]), _written(cell.weights)
 
 
 @functools.lru_cache(maxsize=64)
@@ -236,18 +208,17 @@ def _weights(name: str, weights: str | None, stamp: Any) -> str:
 
 def _words(cell: Cell) -> str:
     """The words of a cell that say which stream it runs on."""
-    names = ("data", "scenario", "images", "batch_size", "severity", "corruptions", "stream", "profile")
+    names = ("data", "scenario", "images", "batch_size", "severity", "corruptions", "profile")
     words = {name: getattr(cell, name) for name in names}
     seed = 0 if cell.data in BENCHMARKS else cell.seed  # a benchmark on disk is the same for every seed
-    return json.dumps(
-        {**words, "stream": dict(cell.stream), "seed": seed, "clean": cell.clean > 0}, sort_keys=True
-    )
+    words |= {"stream": dict(cell.stream), "seed": seed, "clean": cell.clean > 0}
+    return json.dumps(words, sort_keys=True)
 
 
 @functools.lru_cache(maxsize=8)
 def _stream(words: str) -> streams.Stream:
     chosen = json.loads(words)
-    options = {"batch_size": chosen["batch_size"], "images": chosen["images"], **chosen["stream"]}
+    options = {name: chosen[name] for name in ("batch_size", "images")} | chosen["stream"]
     if isinstance(options.get("order"), str):
         options["order"] = streams.Order(options["order"])
     if chosen["corruptions"]:

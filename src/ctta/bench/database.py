@@ -16,10 +16,9 @@ DAMAGED = "It is not a store of ctta, or it is damaged: go back to a copy of it,
 
 
 class Database:
-    """A file of tables; safe for many processes at once, readable while it is written.
+    """A file of tables on a local disk (SQLite's write-ahead log needs one), for many processes at once.
 
-    The file must be on a local disk: SQLite's write-ahead log does not work over network file systems. `schema`
-    has one step a version; a file of an older version is brought up by the steps it lacks.
+    `schema` has one step a version; a file of an older version is brought up by the steps it lacks.
     """
 
     def __init__(self, path: str | os.PathLike[str], schema: Sequence[str], *, read_only: bool = False) -> None:
@@ -41,11 +40,9 @@ class Database:
     def _upgrade(self, schema: Sequence[str]) -> None:
         with self.transaction() as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]
-            for step in schema[version:]:
-                for statement in step.split(";"):  # executescript would end the transaction
-                    if statement.strip():
-                        db.execute(statement)
             if version < len(schema):
+                for statement in ";".join(schema[version:]).split(";"):  # executescript would end the transaction
+                    db.execute(statement)
                 db.execute(f"PRAGMA user_version = {len(schema)}")
 
     @contextlib.contextmanager
@@ -105,18 +102,6 @@ def _reader(path: Path) -> sqlite3.Connection:
     return db
 
 
-@contextlib.contextmanager
-def speaking(path: Path) -> Iterator[None]:
-    """Say what is wrong with a file in words, with what to do about it."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        text = str(error)[:200]  # SQLite quotes the whole of a text that is not UTF-8
-        raise StoreError(f"{path}: {text}. {_cure(error, text)}") from error
-    except ValueError as error:  # of what was read
-        raise StoreError(f"{path}: {str(error)[:200]}. {DAMAGED}") from error
-
-
 CURES = {
     "full": "The disk is full: make room and run the same command again; the rows so far are safe.",
     "disk I/O": "The disk cannot be written (full, over a limit, or failing); the rows so far are safe.",
@@ -127,7 +112,15 @@ CURES = {
 """What to do, by words of SQLite."""
 
 
-def _cure(error: Exception, text: str) -> str:
-    if isinstance(error, PermissionError):
-        return CURES["readonly"]
-    return next((cure for words, cure in CURES.items() if words in text), "Check the path and the rights.")
+@contextlib.contextmanager
+def speaking(path: Path) -> Iterator[None]:
+    """Say what is wrong with a file in words, with what to do about it."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        text = str(error)[:200]  # SQLite quotes the whole of a text that is not UTF-8
+        cause = "readonly" if isinstance(error, PermissionError) else text
+        cure = next((cure for words, cure in CURES.items() if words in cause), "Check the path and the rights.")
+        raise StoreError(f"{path}: {text}. {cure}") from error
+    except ValueError as error:  # of what was read
+        raise StoreError(f"{path}: {str(error)[:200]}. {DAMAGED}") from error

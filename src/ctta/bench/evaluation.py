@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -87,20 +86,14 @@ def measure(adapter: Adapter, batch: Batch) -> BatchRow:
     """Let an adapter predict and adapt to one batch, and say how that went."""
     if batch.reset:
         adapter.reset()
-    images = batch.images.to(next(adapter.parameters()).device)
-    _wait(images)
-    start = perf_counter()
-    logits = adapter(images)
-    _wait(logits)
-    seconds = perf_counter() - start
+    logits, seconds = _timed(adapter, batch.images.to(next(adapter.parameters()).device))
     report = adapter.last
     assert report is not None
     wrong = (logits.argmax(1).cpu() != batch.labels).tolist()
     counts: dict[str, list[int]] = {}
-    samples_in = Counter(domain.name for domain in batch.domains)
-    wrong_in = Counter(domain.name for domain, missed in zip(batch.domains, wrong, strict=True) if missed)
-    for name, samples in samples_in.items():
-        counts[name] = [samples, wrong_in[name]]
+    for domain, missed in zip(batch.domains, wrong, strict=True):
+        samples, so_far = counts.get(domain.name, (0, 0))
+        counts[domain.name] = [samples + 1, so_far + missed]
     # PALM's figure: importance counts where the tensor was selected in this batch
     chosen = set(report.selected)
     importance = {name: value if name in chosen else 0.0 for name, value in report.importance.items()}
@@ -112,7 +105,7 @@ def measure(adapter: Adapter, batch: Batch) -> BatchRow:
         counts=counts,
         **quality(logits, batch.labels),
         seconds=seconds,
-        memory=peak_memory(logits.device),
+        memory=_peak_memory(logits.device),
         shares=dict(report.shares),
         losses=dict(report.losses),
         kept=report.kept,
@@ -134,29 +127,38 @@ def quality(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     bins = torch.zeros(BINS, 3, dtype=torch.float64)
     bins.index_add_(0, which, torch.stack([torch.ones_like(confidence), confidence, correct], 1))
     truth = log_p.gather(1, labels[:, None]).squeeze(1)
-    brier = (p.square().sum(1) - 2 * truth.exp() + 1).mean()
     return {
         "confidence": confidence.mean().item(),
         "nll": -truth.mean().item(),
-        "brier": brier.item(),
+        "brier": (p.square().sum(1) - 2 * truth.exp() + 1).mean().item(),
         "bins": bins.tolist(),
     }
 
 
-def pass_seconds(model: nn.Module, images: Tensor, repeats: int = 2) -> float:
-    """Seconds of one forward pass of a model in eval mode, the least of a few."""
-    images = images.to(next(model.parameters()).device)
-    seconds = []
+def pass_seconds(model: nn.Module, images: Tensor) -> float:
+    """Seconds of one forward pass of a model in eval mode."""
     with torch.inference_mode():
-        for _ in range(repeats):
-            _wait(images)
-            start = perf_counter()
-            _wait(model(images.clone()))
-            seconds.append(perf_counter() - start)
-    return min(seconds)
+        return _timed(model, images.to(next(model.parameters()).device).clone())[1]
 
 
-def peak_memory(device: torch.device) -> float | None:
+def _timed(model: nn.Module, images: Tensor) -> tuple[Tensor, float]:
+    """Return what a model answers, and after how many seconds."""
+    _wait(images)
+    start = perf_counter()
+    logits: Tensor = model(images)
+    _wait(logits)
+    return logits, perf_counter() - start
+
+
+def _wait(tensor: Tensor) -> None:
+    """Wait until the device is done, so that the clock tells the truth."""
+    if tensor.device.type == "cuda":
+        torch.cuda.synchronize(tensor.device)
+    elif tensor.device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _peak_memory(device: torch.device) -> float | None:
     """Highest memory so far in MB: of the process, or of its tensors on a CUDA device; None where unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
@@ -174,21 +176,19 @@ class Forgetting:
     """
 
     def __init__(self, model: nn.Module, source: Source, images: int, batch_size: int) -> None:
-        order = arrange(np.asarray(source.labels), Order())[:images]
-        self.parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        self.model, self.source = model, source
+        self.order = arrange(np.asarray(source.labels), Order())[:images]
+        self.model, self.source, self.batch_size = model, source, batch_size
 
     def measure(self, adapter: Adapter) -> dict[str, Any]:
         """Error in % under both statistics; the adapter is not changed."""
         with_source = with_source_statistics(adapter, self.model)
-        wrong = {"clean_error": 0, "clean_error_source_statistics": 0}
-        for part in self.parts:
-            images = to_batch(self.source.images(CLEAN, part))
-            labels = torch.from_numpy(self.source.labels[part])
+        wrong, samples = {"clean_error": 0, "clean_error_source_statistics": 0}, len(self.order)
+        for start in range(0, samples, self.batch_size):
+            part = self.order[start : start + self.batch_size]
+            images, labels = to_batch(self.source.images(CLEAN, part)), torch.from_numpy(self.source.labels[part])
             wrong["clean_error"] += int((adapter.predict(images).argmax(1).cpu() != labels).sum())
             with torch.inference_mode():
                 wrong["clean_error_source_statistics"] += int((with_source(images).argmax(1) != labels).sum())
-        samples = sum(len(part) for part in self.parts)
         return {name: 100 * count / samples for name, count in wrong.items()} | {"clean_samples": samples}
 
 
@@ -201,11 +201,3 @@ def with_source_statistics(adapter: Adapter, source: nn.Module) -> nn.Module:
     twin = copy_network(adapter.method.answering(), "Forgetting is measured on a copy").eval()
     use_source_statistics(twin, source)
     return twin
-
-
-def _wait(tensor: Tensor) -> None:
-    """Wait until the device is done, so that the clock tells the truth."""
-    if tensor.device.type == "cuda":
-        torch.cuda.synchronize(tensor.device)
-    elif tensor.device.type == "mps":
-        torch.mps.synchronize()

@@ -17,7 +17,8 @@ from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
 from ctta.errors import DataError, SettingError, StoreError
 
-Writer = Callable[[BinaryIO, Iterator[dict[str, Any]]], int]
+Line = dict[str, Any]
+Writer = Callable[[BinaryIO, Iterator[Line]], int]
 """Writes lines to an open file; returns how many."""
 
 NESTED = ("settings", "counts", "bins", "shares", "losses", "rates", "importance")
@@ -33,7 +34,7 @@ def export(store: Store, target: Path, keys: Iterable[str] | None = None) -> int
     records = store.cells() if keys is None else [store.cell(key) for key in keys]
     try:
         with files.atomic(target) as file:
-            return write(file, rows(store, records))
+            return write(file, (line for record in records for line in _lines(store, record)))
     except OSError as error:
         raise StoreError(f"Could not write {target}: {error.strerror or error}.") from error
 
@@ -48,25 +49,22 @@ def writer_of(target: Path) -> Writer:
     return write
 
 
-def rows(store: Store, records: Iterable[CellRecord]) -> Iterator[dict[str, Any]]:
+def _lines(store: Store, record: CellRecord) -> Iterator[Line]:
     """Batch rows as plain data, each with the identity of its cell."""
-    for record in records:
-        manifest = {"numbers": 1, **record.manifest}  # 0.1 wrote no version down: it was the first
-        cell = {"precision": "full", **manifest.get("cell", {})}
-        try:
-            identity = {name: manifest[name] for name in ("method", "settings", "seed", "weights", "stream")}
-            identity |= {name: cell[name] for name in ("model", "data", "scenario", "precision")}
-            identity |= {name: manifest[name] for name in ("numbers", "ctta")}
-        except KeyError as error:
-            raise StoreError(
-                f"{store.path}: the manifest of cell {record.key} has no {error}. {DAMAGED}"
-            ) from error
-        identity = {"key": record.key, "label": record.label, "status": record.status, **identity}
-        for row in store.batches(record.key):
-            yield {**identity, **row.to_dict(), "error": row.error}
+    manifest = {"numbers": 1, **record.manifest}  # 0.1 wrote no version down: it was the first
+    cell = {"precision": "full", **manifest.get("cell", {})}
+    try:
+        identity = {name: manifest[name] for name in ("method", "settings", "seed", "weights", "stream")}
+        identity |= {name: cell[name] for name in ("model", "data", "scenario", "precision")}
+        identity |= {name: manifest[name] for name in ("numbers", "ctta")}
+    except KeyError as error:
+        raise StoreError(f"{store.path}: the manifest of cell {record.key} has no {error}. {DAMAGED}") from error
+    for row in store.batches(record.key):
+        about = {"key": record.key, "label": record.label, "status": record.status, **identity}
+        yield {**about, **row.to_dict(), "error": row.error}
 
 
-def _csv(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
+def _csv(file: BinaryIO, lines: Iterator[Line]) -> int:
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     count = 0
     for count, line in enumerate(lines, 1):
@@ -78,16 +76,19 @@ def _csv(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
     return count
 
 
-def _jsonl(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
+def _jsonl(file: BinaryIO, lines: Iterator[Line]) -> int:
     texts = (json.dumps(_finite(line), allow_nan=False) + "\n" for line in lines)
     return sum(bool(file.write(text.encode())) for text in texts)
 
 
-def _parquet(file: BinaryIO, lines: Iterator[dict[str, Any]]) -> int:
+def _parquet(file: BinaryIO, lines: Iterator[Line]) -> int:
     arrow, parquet = _pyarrow()
     table = arrow.Table.from_pylist([_flat(line) for line in lines])
     parquet.write_table(table, file)
     return int(table.num_rows)
+
+
+WRITERS: dict[str, Writer] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -97,10 +98,7 @@ def _pyarrow() -> tuple[Any, Any]:
         raise DataError('Export to Parquet needs the package pyarrow: pip install "ctta[export]"') from error
 
 
-WRITERS: dict[str, Writer] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
-
-
-def _flat(line: dict[str, Any]) -> dict[str, Any]:
+def _flat(line: Line) -> Line:
     return {name: json.dumps(_finite(value)) if name in NESTED else value for name, value in line.items()}
 
 

@@ -10,19 +10,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 
 from ctta._cost.allocator import keep_freed_memory
 from ctta.bench import owners, workers
 from ctta.bench.cell import Task
 from ctta.bench.runner import SNAPSHOT_SECONDS
 from ctta.bench.store import Store, TakenOverError
-from ctta.bench.workers import Course, Event, Tell, longest_first, work
+from ctta.bench.workers import Course, Event, Tell, attempt, longest_first, work
 from ctta.errors import CttaError, StoreError
 
 RETRIES = 1
@@ -31,14 +31,21 @@ RETRIES = 1
 MEMORY = 2 * 2**30
 """Bytes a process is taken to need when their number is chosen."""
 
+Job = Callable[[Store], None]
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def cores() -> int:
     """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return MEMORY * cores()
 
 
 def share(processes: int | None, threads: int | None) -> tuple[int, int]:
@@ -66,133 +73,102 @@ class Local:
         processes = self.processes or share(None, max((task.cell.threads for task in tasks), default=1))[0]
         with Store(self.store) as store:
             course = Course(tasks if processes == 1 else longest_first(tasks), store, tell)
-            processes = min(processes, len(course.settle(course.standings())))
+            processes = min(processes, len(course.look()))
             if processes > 1:
-                with _Pool(course, processes, self.seconds) as pool:
-                    pool.run()
+                _Pool(course, processes, self.seconds).run()
             else:
                 self._here(course)
 
     def _here(self, course: Course) -> None:
-        while course.open:
-            if free := course.settle(course.standings()):
-                work(free, course.store, course.hear, course.since, self.seconds, 1)
-            elif course.open:
-                time.sleep(workers.POLL_SECONDS)
+        try:
+            for free in course.looks():
+                if free:
+                    self._run(free[0], course)
+                else:
+                    time.sleep(workers.POLL_SECONDS)
+        finally:
+            with contextlib.suppress(StoreError):
+                course.store.give_back()
 
-
-@dataclass
-class _Worker:
-    process: BaseProcess
-    pipe: Connection
-    owner: owners.Owner
-    """Under which name it holds cells of the store."""
+    def _run(self, task: Task, course: Course) -> None:
+        course.begin(task)
+        attempt(task, course.store, course.since, self.seconds, 1, lambda _, row: course.row(task, row))
 
 
 class _Pool:
     """Workers that claim cells from the store, and what becomes of them."""
 
     def __init__(self, course: Course, size: int, seconds: float) -> None:
-        self.course, self.size, self.seconds = course, size, seconds
-        self.threads = max(task.cell.threads for task in course.open.values())
-        self.workers: dict[Connection, _Worker] = {}
-        self.tries: dict[str, int] = {}
+        self.course, self.size, self.path = course, size, course.store.path
+        tasks = list(course.open.values())
+        self.job = partial(work, tasks, since=course.since, seconds=seconds, processes=size)
+        self.threads = dict.fromkeys(THREAD_VARIABLES, str(max(task.cell.threads for task in tasks)))
+        self.context = _context()
+        self.problems, self.theirs = self.context.Pipe(duplex=False)
+        self.workers: dict[BaseProcess, str] = {}
+        """With the names under which they hold cells of the store."""
+        self.tries: Counter[str] = Counter()
         self.barren = 0
-
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for workers that have come to their end; have others give their cells back."""
-        for worker in self.workers.values() if kind else ():
-            worker.process.terminate()
-        for worker in self.workers.values():
-            worker.process.join(20)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-            worker.pipe.close()
-            if kind:  # it may have been stopped in the moment after it claimed a cell
-                with contextlib.suppress(StoreError), self._as(worker) as its:
-                    its.give_back()
-
-    def _as(self, worker: _Worker) -> Store:
-        """Open the store under the name of a worker that has ended."""
-        return Store(self.course.store.path, owner=worker.owner)
 
     def run(self) -> None:
-        due = 0.0
-        while self.course.open:
-            if time.monotonic() >= due or not self.workers:
-                standings = self.course.standings()
-                self._hear(0)  # what was told before that moment: rows come before `done`
-                free = self.course.settle(standings)
+        try:
+            for free in self.course.looks():
                 for _ in range(min(len(free), self.size) - len(self.workers)):
                     self._start()
-                due = time.monotonic() + workers.POLL_SECONDS
-            if self.workers:
-                self._hear(workers.POLL_SECONDS)
-            elif self.course.open:
-                time.sleep(workers.POLL_SECONDS / 4)
+                wait([process.sentinel for process in self.workers], workers.POLL_SECONDS)
+                for process in [process for process in self.workers if not process.is_alive()]:
+                    self._bury(process)
+        except BaseException:
+            for process in self.workers:
+                process.terminate()
+            raise
+        finally:
+            self._end()
 
-    def _hear(self, seconds: float) -> None:
-        """Take in what workers have to tell, until there is nothing more or a time is over."""
-        while ready := wait(list(self.workers), seconds):
-            for pipe in ready:
-                worker = self.workers[pipe]  # type: ignore[index]
-                try:
-                    message = worker.pipe.recv()
-                except (EOFError, OSError):
-                    self._bury(worker)
-                else:
-                    self._take(message)
-            seconds = 0
+    def _start(self) -> None:
+        given = (self.theirs, self.threads, self.path, self.course.store.owner, self.job)
+        process = self.context.Process(target=_work, args=given, daemon=True)
+        before = dict(os.environ)
+        os.environ.update(self.threads)  # before torch is imported there
+        try:
+            process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        self.workers[process] = owners.process(process.pid or 0, self.course.store.owner)
 
-    def _take(self, message: Event | str) -> None:
-        if isinstance(message, str):
-            raise StoreError(message)
-        self.barren = 0
-        self.course.hear(message)
-
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, process: BaseProcess) -> None:
         """Give back what a dead worker held, or name it after its last try; it may also have come to its end."""
-        worker.process.join()
-        worker.pipe.close()
-        del self.workers[worker.pipe]
-        with self._as(worker) as its:
+        code = process.exitcode or 0
+        fate = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        with Store(self.path, owner=self.workers.pop(process)) as its:
             held = [self.course.open[key] for key in its.mine() if key in self.course.open]
             for task in held:
-                fate = f"its process {_fate(worker.process.exitcode)}"
-                self.tries[task.key] = self.tries.get(task.key, 0) + 1
-                again = self.tries[task.key] <= RETRIES
+                self.tries[task.key] += 1
+                again, text = self.tries[task.key] <= RETRIES, f"its process {fate}"
                 with contextlib.suppress(TakenOverError):
-                    its.release(task.key) if again else its.fail(task.key, fate)
-                self.course.hear(Event("lost", task, text=fate, again=again))
-        self.barren += bool(worker.process.exitcode) and not held
+                    its.release(task.key) if again else its.fail(task.key, text)
+                self.course.end(Event("lost", task, text=text, again=again))
+        if self.problems.poll():
+            raise StoreError(self.problems.recv())
+        self.barren = self.barren + 1 if code and not held else 0
         if self.barren > 2 * self.size:
             raise CttaError(
-                f"The processes that should run cells end at once (the last {_fate(worker.process.exitcode)}): "
+                f"The processes that should run cells end at once (the last {fate}): "
                 "run the same command with --processes 1 to see why."
             )
 
-    def _start(self) -> None:
-        context = _context()
-        ours, theirs = context.Pipe(duplex=False)
-        course = self.course
-        plan = (
-            list(course.open.values()),
-            course.store.path,
-            course.store.owner,
-            course.since,
-            self.seconds,
-            self.size,
-        )
-        process = context.Process(target=_work, args=(theirs, *plan), daemon=True)
-        with _environment(self.threads):
-            process.start()
-        theirs.close()  # else its end would not be noticed here
-        owner = owners.process(process.pid or 0, course.store.owner)
-        self.workers[ours] = _Worker(process, ours, owner)
+    def _end(self) -> None:
+        """Wait for the workers; one may have been stopped in the moment after it claimed a cell."""
+        for process, owner in self.workers.items():
+            process.join(20)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            with contextlib.suppress(StoreError), Store(self.path, owner=owner) as its:
+                its.give_back()
+        self.problems.close()
+        self.theirs.close()
 
 
 def _context() -> multiprocessing.context.ForkServerContext | multiprocessing.context.SpawnContext:
@@ -205,33 +181,22 @@ def _context() -> multiprocessing.context.ForkServerContext | multiprocessing.co
 
 
 def _work(
-    pipe: Connection,
-    tasks: list[Task],
-    path: Path,
-    parent: owners.Owner,
-    since: float,
-    seconds: float,
-    processes: int,
+    problems: Connection, variables: dict[str, str], path: Path, parent: str, job: Callable[[Store], None]
 ) -> None:
-    """Work on the cells of a plan until none is free (one of so many processes)."""
+    """Work on the cells of a plan until none is free."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: the parent tells us
-    signal.signal(signal.SIGTERM, _interrupt)
-    os.environ.update(_thread_variables(max(task.cell.threads for task in tasks)))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.environ.update(variables)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     keep_freed_memory()
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+    with contextlib.suppress(KeyboardInterrupt):
         try:
             with Store(path, owner=owners.process(os.getpid(), parent)) as store:
-                work(tasks, store, pipe.send, since, seconds, processes)
+                job(store)
         except StoreError as error:
-            pipe.send(str(error))
+            problems.send(str(error)[:1000])  # the only thing the store itself cannot say
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to give back
-
-
-def _interrupt(_: int, __: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _leave_with_parent() -> None:
@@ -240,35 +205,3 @@ def _leave_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _fate(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with code {code}"
-
-
-def _thread_variables(threads: int) -> dict[str, str]:
-    return dict.fromkeys(THREAD_VARIABLES, str(threads))
-
-
-@contextlib.contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """Give the processes started here their number of threads before they import torch."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(_thread_variables(threads))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return MEMORY * cores()

@@ -15,16 +15,13 @@ OWNER = re.compile(r"([^:]+):(\d{1,9}):(\d*):.*")
 """Machine, process, when the process began ("" where that cannot be told), and the run it belongs to."""
 
 
-Owner = str
-
-
-def process(pid: int, parent: Owner = "") -> Owner:
+def process(pid: int, parent: str = "") -> str:
     """Return the name of a process of this machine: of a run of its own, or a worker in that of its parent."""
     run = parent.rpartition(":")[2] or uuid.uuid4().hex[:8]
     return f"{socket.gethostname()}:{pid}:{birth(pid)}:{run}"
 
 
-def together(owner: Owner | None, other: Owner) -> bool:
+def together(owner: str | None, other: str) -> bool:
     """Whether two are of one run: the cell of a dead one is for the run's own parent to give back."""
     return owner is not None and owner.rpartition(":")[2] == other.rpartition(":")[2]
 
@@ -61,8 +58,6 @@ def birth(pid: int) -> str:
 def _there(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True

@@ -1,24 +1,6 @@
 """From a grid (datasets x models x scenarios x seeds x methods) to cells, and what they will cost.
 
-A grid is written in the words of `ctta bench`, or as one YAML file with the same words as keys:
-
-    dataset: cifar10-c                 # one word or a list; so with model, scenario, methods and corruptions
-    model:
-      - robustbench:Standard
-      - {model: wrn-28-10, weights: mine.safetensors}
-    methods:
-      - source
-      - palm
-      - {method: palm, label: palm T=100, preset: cifar10-c, set: {temperature: 100}}
-    scenario: [continual, gradual]
-    seeds: 0-2                         # or [0, 1, 2]
-    images: 1000                       # per domain; left out: all
-    set: {tent: {lr: 1e-3}}            # or {tent.lr: 1e-3}; several values, one run each: {tent.lr: [1e-3, 2e-3]}
-    stream: {passes: 3}                # further options of the scenarios
-    precision: bf16                    # all methods under bfloat16 autocast; left out: full
-
-The other keys are weights, preset, batch_size, severity, clean, profile and import. Without `preset` every method
-takes the preset of the dataset where it has one; `preset: none` takes the defaults.
+A grid is written in the words of `ctta bench`, or as one YAML file with the same words as keys (docs/bench.md).
 """
 
 from __future__ import annotations
@@ -27,6 +9,7 @@ import dataclasses
 import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +64,13 @@ def from_yaml(path: Path, threads: int = 1, **words: Any) -> list[Cell]:
 def from_words(words: Mapping[str, Any], owner: str = "The grid", threads: int = 1) -> list[Cell]:
     """Cells of a grid: words separated by commas, or lists; what is None or left out has its default.
 
+    Without `preset` every method takes the preset of the dataset where it has one; `none` takes the defaults.
+
     >>> [(cell.method, cell.seed) for cell in from_words({"methods": "source,bn1", "seeds": "0-1"})]
     [('source', 0), ('bn1', 0), ('source', 1), ('bn1', 1)]
     """
     read = read_words(words, owner)
-    imports = tuple(read.pop("import", ()))
+    imports = tuple(map(str, read.pop("import", ())))
     for file in imports:
         names_in(Path(file))
     models = _models(read.pop("model", ["embedded:"]), read.pop("weights", None), owner)
@@ -106,13 +91,9 @@ def from_words(words: Mapping[str, Any], owner: str = "The grid", threads: int =
 
 def _settled(cell: Cell) -> Cell:
     """Fill in the preset and check the settings, before anything runs."""
-    entry = find(cell.method)
-    preset = cell.preset
-    if preset is None:
-        fitting = PRESETS.get(cell.data, cell.data)
-        preset = fitting if fitting in entry.presets else None
-    elif preset == "none":
-        preset = None
+    entry, fitting = find(cell.method), PRESETS.get(cell.data, cell.data)
+    preset = cell.preset or (fitting if fitting in entry.presets else None)
+    preset = None if preset == "none" else preset
     entry.resolve(preset, cell.settings)
     return dataclasses.replace(cell, preset=preset)
 
@@ -123,44 +104,38 @@ def _methods(
     """Return method, label, preset and settings of every entry of `methods`."""
     chosen: dict[str, dict[str, Any]] = {}
     for entry in names:
-        given = _entry("method", entry, ("method", "label", "preset", "set"), owner)
+        given = _entry("method", entry, ("label", "preset", "set"), owner)
         method, own = given["method"], given.get("set", {})
         if not isinstance(own, Mapping):
             raise SettingError(f"{owner}: expected `set` of {method} to be {{SETTING: VALUE}}, but got {own!r}.")
-        made: dict[str, Any] = {
-            "method": find(method).name,
-            "label": str(given.get("label", "")),
-            "preset": given.get("preset", preset),
-            "settings": {**sets.get(method, {}), **{name: _value(value) for name, value in own.items()}},
-        }
-        for one in _each(made):
-            name = one["label"] or method
+        settings = {**sets.get(method, {}), **{name: read_value(value) for name, value in own.items()}}
+        for label, values in _each(method, str(given.get("label", "")), settings):
+            name = label or method
+            one = {"method": method, "label": label, "preset": given.get("preset", preset), "settings": values}
             if chosen.setdefault(name, one) != one:
                 raise SettingError(
                     f"{owner}: two different methods are called `{name}`: give one of them a `label`."
                 )
-    for name in sets:
-        if all(made["method"] != name for made in chosen.values()):
-            raise SettingError(
-                f"{owner} sets something of `{name}`, which is none of its methods: {', '.join(chosen)}."
-            )
+    for name in sets.keys() - {one["method"] for one in chosen.values()}:
+        raise SettingError(
+            f"{owner} sets something of `{name}`, which is none of its methods: {', '.join(chosen)}."
+        )
     return list(chosen.values())
 
 
-def _each(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return a method for every listed value: palm.lr=1e-3,2e-3 is two, each with a label of its own."""
+def _each(method: str, label: str, settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return label and settings for every listed value: palm.lr=1e-3,2e-3 is two, each with a label of its own."""
     lists = {}
-    for item in find(made["method"]).settings:
-        value = made["settings"].get(item.name)
+    for item in find(method).settings:
+        value = settings.get(item.name)
         if isinstance(value, str) and "," in value and str not in item.types:
-            lists[item.name] = [_value(part) for part in value.split(",")]
-        elif isinstance(value, list) and not item.many:
-            lists[item.name] = [_value(part) for part in value]
+            value = value.split(",")
+        if isinstance(value, list) and not item.many:
+            lists[item.name] = [read_value(part) for part in value]
     for values in itertools.product(*lists.values()):
         named = dict(zip(lists, values, strict=True))
-        words = [made["label"] or made["method"], *(f"{name}={value}" for name, value in named.items())]
-        label = " ".join(words) if lists else made["label"]
-        yield {**made, "label": label, "settings": {**made["settings"], **named}}
+        words = [label or method, *(f"{name}={value}" for name, value in named.items())]
+        yield " ".join(words) if lists else label, {**settings, **named}
 
 
 def _models(entries: Sequence[Any], weights: str | None, owner: str) -> list[dict[str, Any]]:
@@ -170,20 +145,20 @@ def _models(entries: Sequence[Any], weights: str | None, owner: str) -> list[dic
             f"{owner}: `weights` belongs to one model, but there are {len(entries)}. "
             "Give them in a YAML file: model: [{model: ARCH, weights: FILE}, ...]."
         )
-    given = [_entry("model", entry, ("model", "weights"), owner) for entry in entries]
-    files = [entry.get("weights", weights if isinstance(entries[0], str) else None) for entry in given]
-    return [
-        {"model": entry["model"], "weights": None if file is None else str(file)}
-        for entry, file in zip(given, files, strict=True)
-    ]
+    models = []
+    for entry in entries:
+        given = _entry("model", entry, ("weights",), owner)
+        file = given.get("weights", weights if isinstance(entry, str) else None)
+        models.append({"model": given["model"], "weights": None if file is None else str(file)})
+    return models
 
 
-def _entry(what: str, entry: Any, keys: Sequence[str], owner: str) -> Mapping[str, Any]:
+def _entry(what: str, entry: Any, more: Sequence[str], owner: str) -> Mapping[str, Any]:
     """Read one model or method: its name, or a mapping that names it."""
     given: Mapping[str, Any] = {what: entry} if isinstance(entry, str) else entry
-    _known(f"key of a {what}", given, keys, owner)
+    _known(f"key of a {what}", given, (what, *more), owner)
     if not isinstance(given.get(what), str):
-        rest = ", ".join(f"{key}: ..." for key in keys[1:])
+        rest = ", ".join(f"{key}: ..." for key in more)
         raise SettingError(f"{owner}: expected a {what}'s name, or {{{what}: NAME, {rest}}}, but got {entry!r}.")
     return given
 
@@ -201,34 +176,21 @@ def _stream_options(given: Mapping[str, Any], scenarios: Sequence[str], owner: s
     }
 
 
-# -------------------------------------------------------------------- reading values
-
-
-class _WrongError(Exception):
-    """A value that its key does not accept; `read_words` says which, and what was expected."""
+# ---------------------------------------------------------------- reading values; what does not fit: ValueError
 
 
 def _require(right: bool) -> None:
     if not right:
-        raise _WrongError
+        raise ValueError
 
 
-def _list(*kinds: type) -> Callable[[Any], list[Any]]:
+def _list(value: Any, kinds: tuple[type, ...] = (str,)) -> list[Any]:
     """Read one entry, entries separated by commas, or a list of them."""
-
-    def read(value: Any) -> list[Any]:
-        if isinstance(value, str):
-            value = [word.strip() for word in value.split(",") if word.strip()]
-        entries = list(value) if isinstance(value, list | tuple) else [value]
-        _require(bool(entries) and all(isinstance(entry, kinds) for entry in entries))
-        return entries
-
-    return read
-
-
-def _files(value: Any) -> list[str]:
-    """Read one file or several, each a word or a path."""
-    return [str(file) for file in _list(str, Path)(value)]
+    if isinstance(value, str):
+        value = [word.strip() for word in value.split(",") if word.strip()]
+    entries = list(value) if isinstance(value, list | tuple) else [value]
+    _require(bool(entries) and all(isinstance(entry, kinds) for entry in entries))
+    return entries
 
 
 def _seeds(value: Any) -> list[int]:
@@ -238,7 +200,7 @@ def _seeds(value: Any) -> list[int]:
     ([0, 1, 2, 7], [3], [1, 2])
     """
     numbers: list[int] = []
-    for part in _list(str, int)(value):
+    for part in _list(value, (str, int)):
         first, dash, last = str(part).strip().partition("-")
         _require(first.isdigit() and (not dash or last.isdigit()))  # True and -1 are no digits either
         span = range(int(first), int(last or first) + 1)
@@ -250,10 +212,8 @@ def _seeds(value: Any) -> list[int]:
 def _pairs(value: Any) -> dict[str, Any]:
     """Read NAME=VALUE words or a mapping."""
     if not isinstance(value, Mapping):
-        words = [str(text) for text in _list(str)(value)]
-        _require(all("=" in text for text in words))
-        value = dict(text.split("=", 1) for text in words)
-    return {str(name): _value(item) for name, item in value.items()}
+        value = dict(text.split("=", 1) for text in _list(value))  # a word without = is no pair
+    return {str(name): read_value(item) for name, item in value.items()}
 
 
 def _set(value: Any) -> dict[str, dict[str, Any]]:
@@ -262,58 +222,44 @@ def _set(value: Any) -> dict[str, dict[str, Any]]:
     for place, item in _pairs(value).items():
         method, dot, name = place.partition(".")
         _require(bool(method) and bool(name if dot else isinstance(item, Mapping)))
-        found = {name: item} if dot else {str(inner): _value(one) for inner, one in item.items()}
-        out.setdefault(method, {}).update(found)
+        out.setdefault(method, {}).update({name: item} if dot else _pairs(item))
     return out
 
 
-def _whole(low: int, high: int | None = None) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        number = _value(value)
-        _require(type(number) is int and low <= number and (high is None or number <= high))
-        return int(number)
-
-    return read
+def _whole(value: Any, low: int, high: int = 2**62) -> int:
+    number = read_value(value)
+    _require(type(number) is int and low <= number <= high)
+    return int(number)
 
 
-def _text(value: Any) -> str:
-    _require(isinstance(value, str | Path) and bool(str(value)))
+def _text(value: Any, known: Sequence[str] = ()) -> str:
+    _require(isinstance(value, str | Path) and bool(str(value)) and (not known or value in known))
     return str(value)
 
 
-def _precision(value: Any) -> str:
-    _require(value in PRECISIONS)
-    return str(value)
-
-
-def _value(value: Any) -> Any:
-    """YAML takes 1e-3 for a word; a setting is a number there, as on the command line."""
-    return read_value(value) if isinstance(value, str) else value
-
-
-_words, _entries = _list(str), _list(str, Mapping)
+_count = partial(_whole, low=1)
+_entries = partial(_list, kinds=(str, Mapping))
+COUNT = "a whole number of at least 1"
+ENTRY = "one method or several, each a name or {method: NAME, label: ..., preset: ..., set: ...}"
 
 KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "dataset": (_words, "one dataset or several"),
+    "dataset": (_list, "one dataset or several"),
     "model": (_entries, "one model or several, each a name or {model: NAME, weights: FILE}"),
     "weights": (_text, "a weight file"),
-    "methods": (
-        _entries,
-        "one method or several, each a name or {method: NAME, label: ..., preset: ..., set: ...}",
-    ),
+    "methods": (_entries, ENTRY),
     "preset": (_text, "the name of a preset, or none"),
-    "scenario": (_words, "one scenario or several"),
+    "scenario": (_list, "one scenario or several"),
     "seeds": (_seeds, "whole numbers of at least 0, or ranges such as 0-4"),
-    "images": (_whole(1), "a whole number of at least 1"),
-    "batch_size": (_whole(1), "a whole number of at least 1"),
-    "severity": (_whole(1, 5), "a whole number from 1 to 5"),
-    "corruptions": (_words, "one corruption or several"),
+    "images": (_count, COUNT),
+    "batch_size": (_count, COUNT),
+    "severity": (partial(_whole, low=1, high=5), "a whole number from 1 to 5"),
+    "corruptions": (_list, "one corruption or several"),
     "set": (_set, "METHOD.SETTING=VALUE, or {METHOD: {SETTING: VALUE}}"),
     "stream": (_pairs, "NAME=VALUE, or {NAME: VALUE}"),
-    "clean": (_whole(0), "a whole number of at least 0"),
-    "precision": (_precision, " or ".join(PRECISIONS)),
+    "clean": (partial(_whole, low=0), "a whole number of at least 0"),
+    "precision": (partial(_text, known=PRECISIONS), " or ".join(PRECISIONS)),
     "profile": (_text, "the name of a profile of corruptions"),
-    "import": (_files, "one Python file or several"),
+    "import": (partial(_list, kinds=(str, Path)), "one Python file or several"),
 }
 """Keys of a grid: how each is read, and what it accepts in words."""
 
@@ -321,17 +267,16 @@ KEYS: dict[str, tuple[Callable[[Any], Any], str]] = {
 def read_words(words: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Read every value by its key, with an error that names the key; what is None is left out."""
     out: dict[str, Any] = {}
-    for word, value in words.items():
-        name = str(word).replace("-", "_")
-        if name == "setting" and value is not None:
-            raise SettingError(f"{owner}: `setting`, the kind of stream, is called `scenario` now: rename it.")
+    for name, value in ((str(word).replace("-", "_"), value) for word, value in words.items()):
         if value is None:
             continue
+        if name == "setting":
+            raise SettingError(f"{owner}: `setting`, the kind of stream, is called `scenario` now: rename it.")
         _known("key", [name], KEYS, owner)
         read, accepts = KEYS[name]
         try:
             out[name] = read(value)
-        except _WrongError:
+        except (ValueError, yaml.YAMLError):
             raise SettingError(f"{owner}: expected `{name}` to be {accepts}, but got {value!r}.") from None
     return out
 
@@ -339,7 +284,5 @@ def read_words(words: Mapping[str, Any], owner: str) -> dict[str, Any]:
 def _known(what: str, given: Iterable[Any], known: Iterable[str], owner: str) -> None:
     for name in given:
         if name not in known:
-            accepted = ", ".join(known)
-            raise SettingError(
-                f"{owner} has an unknown {what} `{name}`.{suggestion(str(name), known)} Accepted: {accepted}."
-            )
+            accepted, hint = ", ".join(known), suggestion(str(name), known)
+            raise SettingError(f"{owner} has an unknown {what} `{name}`.{hint} Accepted: {accepted}.")

@@ -17,12 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ctta._cost.allocator import keep_freed_memory
 from ctta.bench import workers
 from ctta.bench.cell import Cell, Task
 from ctta.bench.evaluation import BatchRow
 from ctta.bench.owners import LEASE
+from ctta.bench.runner import adapter_of, in_threads, rows_of
 from ctta.bench.store import Store, TakenOverError
-from ctta.bench.workers import Course, Event, Tell, cell_rows, longest_first
+from ctta.bench.workers import Course, Event, Tell, longest_first
 from ctta.errors import CttaError, DataError, StoreError
 
 RETRIES = 3
@@ -42,12 +44,13 @@ class Ray:
         threads = max((task.cell.threads for task in tasks), default=1)
         # Ray speaks of dead workers on stdout, which may be read by a program
         with contextlib.redirect_stdout(sys.stderr):
-            if ours:
-                self._connect(ray, threads)
             try:
+                if ours:
+                    self._connect(ray, threads)
+                slots = max(1, int(ray.cluster_resources().get("CPU", 1) // threads))
                 with Store(self.store) as store:
                     course = Course(longest_first(tasks), store, tell)
-                    _Driver(ray, course, threads, self._slots(ray, threads)).run()
+                    _Driver(ray, course, threads, min(slots, self.processes or slots)).run()
             finally:
                 if ours:
                     ray.shutdown()
@@ -55,24 +58,16 @@ class Ray:
     def _connect(self, ray: Any, threads: int) -> None:
         # Ray says on stderr what our own lines and errors say better
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if self.address:
-            options["address"] = self.address
-        else:
-            options |= {"address": "local", "include_dashboard": False}  # not what an old run left behind
-            if self.processes:
-                options["num_cpus"] = self.processes * threads
+        if not self.address:
+            options |= {"include_dashboard": False, "num_cpus": self.processes and self.processes * threads}
         try:
-            ray.init(**options)
+            ray.init(address=self.address or "local", **options)  # local: not what an old run left behind
         except Exception as error:
             where = f"at {self.address}" if self.address else "on this machine"
             raise CttaError(
                 f"Could not reach or start Ray {where}: {error}. Check the address, and that this machine has the "
                 "cluster's token where it asks for one (RAY_AUTH_MODE of Ray)."
             ) from error
-
-    def _slots(self, ray: Any, threads: int) -> int:
-        slots = max(1, int(ray.cluster_resources().get("CPU", 1) // threads))
-        return min(slots, self.processes) if self.processes else slots
 
 
 class _Driver:
@@ -86,19 +81,23 @@ class _Driver:
 
     def run(self) -> None:
         try:
-            while self.course.open:
-                if len(self.flight) < min(self.slots, len(self.course.open)):
-                    for task in self.course.settle(self.course.standings())[: self.slots - len(self.flight)]:
-                        self._begin(task)
-                if self.flight:
-                    ended, _ = self.ray.wait(list(self.flight), num_returns=1, timeout=workers.POLL_SECONDS)
-                    for reference in ended:
-                        self._end(reference)
-                elif self.course.open:
+            for free in self.course.looks():
+                for task in free[: self.slots - len(self.flight)]:
+                    self._begin(task)
+                if not self.flight:
                     time.sleep(workers.POLL_SECONDS)
-                self._beat()
+                    continue
+                flying, seconds = list(self.flight), workers.POLL_SECONDS
+                for reference in self.ray.wait(flying, num_returns=1, timeout=seconds)[0]:
+                    self._end(reference)
+                if time.monotonic() - self.beaten > LEASE / 4:
+                    self.store.beat(task.key for task in self.flight.values())
+                    self.beaten = time.monotonic()
         except BaseException:
-            self._give_back()
+            for reference, task in self.flight.items():
+                self.ray.cancel(reference, force=True)
+                with contextlib.suppress(StoreError):
+                    self.store.release(task.key)
             raise
 
     def _begin(self, task: Task) -> None:
@@ -110,54 +109,42 @@ class _Driver:
         if claim.start:  # a task makes all rows: the snapshot of another engine is of no use to it
             self.store.rewind(task.key)
         self.flight[self.remote.remote(dataclasses.replace(task, cell=anywhere(task.cell)))] = task
-        self.course.hear(Event("begun", task))
 
     def _end(self, reference: Any) -> None:
-        task = self.flight[reference]
-        try:
-            result = self.ray.get(reference)
-        except self.ray.exceptions.RayTaskError as error:
-            cause = getattr(error, "cause", error)
-            result = {"error": f"{type(cause).__name__}: {cause}"}
-        except self.ray.exceptions.RayError as error:
-            del self.flight[reference]
-            with contextlib.suppress(TakenOverError):
-                self.store.release(task.key)
-            text = f"its worker died {RETRIES + 1} times ({type(error).__name__})"
-            self.course.hear(Event("lost", task, text=text))
-            return
-        self._keep(reference, task, result)
-
-    def _keep(self, reference: Any, task: Task, result: dict[str, Any]) -> None:
         """Enter the rows of a cell, or why there are none."""
-        problem = result.get("error")
-        rows = [] if problem else [BatchRow.from_dict(row) for row in result["rows"]]
-        try:
-            if problem:
-                self.store.fail(task.key, problem)
-            else:
-                self.store.append(task.key, rows, result["domains"])
-                self.store.finish(task.key)
-        except TakenOverError as error:
-            problem = str(error)
-        del self.flight[reference]
-        if problem:
-            self.course.hear(Event("failed", task, text=problem))
-            return
-        for row in rows:
-            self.course.hear(Event("row", task, row))
-        self.course.hear(Event("done", task))
-
-    def _beat(self) -> None:
-        if time.monotonic() - self.beaten > LEASE / 4:
-            self.store.beat(task.key for task in self.flight.values())
-            self.beaten = time.monotonic()
-
-    def _give_back(self) -> None:
-        for reference, task in self.flight.items():
-            self.ray.cancel(reference, force=True)
-            with contextlib.suppress(StoreError):
+        task = self.flight[reference]
+        with contextlib.suppress(TakenOverError):  # then its new owner will say what becomes of it
+            try:
+                result = self.ray.get(reference)
+            except self.ray.exceptions.RayTaskError as error:
+                cause = getattr(error, "cause", error)
+                result = {"error": f"{type(cause).__name__}: {cause}"}
+            except self.ray.exceptions.RayError as error:
+                text = f"its worker died {RETRIES + 1} times ({type(error).__name__})"
+                self.course.end(Event("lost", task, text=text))
                 self.store.release(task.key)
+                result = None
+            if result and "error" in result:
+                self.store.fail(task.key, result["error"])
+            elif result:
+                self.store.append(task.key, map(BatchRow.from_dict, result["rows"]), result["domains"])
+                self.store.finish(task.key)
+        del self.flight[reference]
+
+
+def cell_rows(task: Task) -> dict[str, Any]:
+    """Make all rows of a cell, away from any store (a Ray task); an error of ours comes back as words."""
+    keep_freed_memory()
+    try:
+        with in_threads(task.cell.threads):
+            model, stream = task.load()
+            rows = list(rows_of(task.cell, model, stream, adapter_of(task.cell, model)))
+    except CttaError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {
+        "rows": [row.to_dict() for row, _ in rows],
+        "domains": [(row.batch, domain) for row, domain in rows if domain is not None],
+    }
 
 
 def anywhere(cell: Cell) -> Cell:

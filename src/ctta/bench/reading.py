@@ -50,6 +50,8 @@ MANIFEST: dict[str, Any] = {
 }
 """Kinds of what a manifest may hold; the rest is for readers."""
 
+_kinds = functools.cache(get_type_hints)
+
 
 def _fits(value: Any, kind: Any) -> bool:
     """Whether a value from JSON or SQLite is of a kind as annotations write it; numbers may be whole."""
@@ -67,11 +69,6 @@ def _fits(value: Any, kind: Any) -> bool:
             return type(value) is list and all(_fits(item, parts[0]) for item in value)
 
 
-@functools.cache
-def _kinds(record: type) -> dict[str, Any]:
-    return get_type_hints(record)
-
-
 def _require(what: str, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if name in kinds and not _fits(value, kinds[name]):
@@ -80,12 +77,9 @@ def _require(what: str, values: Mapping[str, Any], kinds: Mapping[str, Any]) -> 
 
 def _data(what: str, text: Any) -> dict[str, Any]:
     try:
-        data = json.loads(text) if type(text) is str else None
-    except (ValueError, RecursionError) as error:
+        return {**json.loads(text)}
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{what} is not readable ({error})") from error
-    if type(data) is not dict:
-        raise ValueError(f"{what} is not readable")
-    return data
 
 
 def batch_row(text: Any, batch: Any) -> BatchRow:
@@ -111,36 +105,34 @@ def row_from(data: dict[str, Any], what: str) -> BatchRow:
 
 def domain_row(text: Any) -> dict[str, Any]:
     """Return what was measured after a domain."""
-    data = _data("a row of a domain", text)
-    require_domain(data)
-    return data
+    return require_domain(_data("a row of a domain", text))
 
 
-def require_domain(data: dict[str, Any]) -> None:
+def require_domain(data: dict[str, Any]) -> dict[str, Any]:
     """Refuse what was not measured after a domain."""
     _require("a row of a domain", data, dict.fromkeys(data, float) | {"domain": str})
     if "domain" not in data:
         raise ValueError("a row of a domain does not name it")
+    return data
 
 
 def record(values: Sequence[Any]) -> CellRecord:
     """Return a cell from the columns of its record, in their order."""
     named = dict(zip((item.name for item in fields(CellRecord)), values, strict=True))
-    named["manifest"] = _data(f"the manifest of cell {named['key']!r}", named["manifest"])
-    return record_from(named)
+    return record_from({**named, "manifest": _data(f"the manifest of cell {named['key']!r}", named["manifest"])})
 
 
 def record_from(named: dict[str, Any]) -> CellRecord:
     """Return a cell from what its record holds by name, if each value is of its kind."""
-    what = f"cell {named['key']!r}"
+    what, manifest = f"cell {named['key']!r}", named["manifest"]
     _require(what, named, _kinds(CellRecord))
     for name in ("started", "finished"):
         if not 0 <= (named[name] or 0) < LATEST:  # infinity, too
             raise ValueError(f"{what} has a wrong `{name}`")
-    for data in (named["manifest"], named["manifest"].get("cell")):
+    for data in (manifest, manifest.get("cell")):
         if type(data) is dict and "setting" in data:  # what 0.1 called it
             data["scenario"] = data.pop("setting")
-    _require(f"the manifest of {what}", named["manifest"], MANIFEST)
+    _require(f"the manifest of {what}", manifest, MANIFEST)
     return CellRecord(**named)
 
 

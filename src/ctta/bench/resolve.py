@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import re
@@ -19,6 +20,7 @@ from ctta.errors import CttaError, DataError, ModelError, SettingError
 from ctta.settings import suggestion
 
 BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "tiny-imagenet-c")
+CLEAN_SETS = {"cifar10": cifar10, "cifar100": cifar100}
 
 
 def model_from(spec: str, weights: Path | None) -> nn.Module:
@@ -36,8 +38,13 @@ def model_from(spec: str, weights: Path | None) -> nn.Module:
 
 
 def names_in(file: Path) -> dict[str, Any]:
-    """Import a Python file of the user's and return what it defines (a method in it registers itself)."""
-    name = module_name(file)
+    """Import a Python file of the user's and return what it defines (a method in it registers itself).
+
+    Its module has a name of its own (under its bare name, a `random.py` would replace Python's), the same in every
+    process of a run, so that what is pickled in one is found in another.
+    """
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
+    name = f"ctta_file_{re.sub(r'[^A-Za-z0-9]', '_', file.stem)}_{digest}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.is_file():
         raise DataError(f"There is no Python file {file}.")
@@ -45,26 +52,16 @@ def names_in(file: Path) -> dict[str, Any]:
     sys.modules[name] = module  # annotations of its settings are looked up there, and classes by pickle
     try:
         spec.loader.exec_module(module)
-    except CttaError:
-        del sys.modules[name]
-        raise
     except (Exception, SystemExit) as error:
         del sys.modules[name]
+        if isinstance(error, CttaError):
+            raise
         frames = traceback.extract_tb(error.__traceback__)
         place = "".join(f" (line {frame.lineno})" for frame in frames if frame.filename == str(file))
         raise SettingError(
             f"{file} cannot be imported: {type(error).__name__}: {error}{place}. Mend it, or pass another file."
         ) from error
     return vars(module)
-
-
-def module_name(file: Path) -> str:
-    """Return a module name of the file's own: under its bare name, a `random.py` would replace Python's.
-
-    The name is the same in every process of a run, so that what is pickled in one is found in another.
-    """
-    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
-    return f"ctta_file_{re.sub(r'[^A-Za-z0-9]', '_', file.stem)}_{digest}"
 
 
 def source_from(data: str, profile: str | None, seed: int, clean: bool = False) -> streams.Source:
@@ -76,14 +73,13 @@ def source_from(data: str, profile: str | None, seed: int, clean: bool = False) 
         return streams.embedded(seed)
     if data in BENCHMARKS:
         return domains(data, clean=clean_images(data) if clean else None)
-    if data in ("cifar10", "cifar100"):
-        return streams.Corrupted({"cifar10": cifar10, "cifar100": cifar100}[data](), profile="cifar", seed=seed)
+    if data in CLEAN_SETS:
+        return streams.Corrupted(CLEAN_SETS[data](), profile="cifar", seed=seed)
     if Path(data).is_dir():
         folder = image_folder(data)
-        return streams.Corrupted(
-            folder, profile=profile or fitting_profile(folder.images([0]).shape[1]), seed=seed
-        )
-    known = ("embedded", "cifar10", "cifar100", *BENCHMARKS)
+        profile = profile or fitting_profile(folder.images([0]).shape[1])
+        return streams.Corrupted(folder, profile=profile, seed=seed)
+    known = ("embedded", *CLEAN_SETS, *BENCHMARKS)
     raise DataError(
         f"There is no folder and no dataset `{data}`.{suggestion(data, known)} Expected a folder of images by "
         f"class, or one of {', '.join(known)}."
@@ -92,10 +88,10 @@ def source_from(data: str, profile: str | None, seed: int, clean: bool = False) 
 
 def clean_images(benchmark: str) -> Dataset:
     """Return the clean test images a benchmark was made from, in its order."""
-    known = {"cifar10-c": cifar10, "cifar100-c": cifar100}
-    if benchmark not in known:
+    made_from = CLEAN_SETS.get(benchmark.removesuffix("-c"))
+    if made_from is None:
         raise DataError(f"The clean images of {benchmark} are not in the data folder, and ctta cannot fetch them.")
-    return known[benchmark]()
+    return made_from()
 
 
 def fitting_profile(size: int) -> str:
@@ -107,18 +103,16 @@ def fitting_profile(size: int) -> str:
     return "cifar" if size <= 48 else "tiny-imagenet" if size <= 112 else "imagenet"
 
 
-def read_value(text: str) -> Any:
-    """Read a number, a truth value, null, or a word.
+def read_value(text: Any) -> Any:
+    """Read a number, a truth value, null, or a word; YAML itself takes 1e-3 for a word. What is no text stays.
 
     >>> [read_value(t) for t in ("1e-3", "5", "true", "auto", "null", "embedded:")]
     [0.001, 5, True, 'auto', None, 'embedded:']
     """
-    try:
-        return float(text) if "e" in text.lower() else _plain(text)
-    except ValueError:
-        return _plain(text)
-
-
-def _plain(text: str) -> Any:
+    if not isinstance(text, str):
+        return text
+    if "e" in text.lower():
+        with contextlib.suppress(ValueError):
+            return float(text)
     value = yaml.safe_load(text)
     return text if isinstance(value, dict) else value  # a word that ends in a colon

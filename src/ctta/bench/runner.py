@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +18,7 @@ from ctta._core.precision import in_precision
 from ctta.adapter import Adapter
 from ctta.bench.cell import Cell, Task, prepare
 from ctta.bench.evaluation import BatchRow, Forgetting, measure, pass_seconds
-from ctta.bench.store import Claim, Store, TakenOverError
+from ctta.bench.store import Claim, Measured, Store, TakenOverError
 from ctta.errors import StateError, StoreError
 from ctta.streams import Stream
 
@@ -25,12 +26,13 @@ SNAPSHOT_SECONDS = 20.0
 """Least time between two snapshots: what a kill can cost."""
 SNAPSHOT_SHARE = 0.01
 """Most of the running time that snapshots may take; large states are saved less often."""
-
+ROW_SECONDS = 4.0
+"""Time after which rows are put into the store though no snapshot is due: whoever looks on sees them there."""
 UNIT_SHARE = 0.01
 """Most of the adapter's time that measuring a bare forward pass, the unit of cost, may take after the first."""
 
 Watch = Callable[[Cell, BatchRow], None]
-"""Called after every batch; progress bars and trackers listen here."""
+"""Called after every batch."""
 
 
 def run(cells: Iterable[Cell], store: Store, *, watch: Watch | None = None) -> list[str]:
@@ -54,21 +56,20 @@ def run_task(
     watch: Watch | None = None,
     snapshot_seconds: float = SNAPSHOT_SECONDS,
     processes: int = 1,
+    since: float = math.inf,
 ) -> bool:
     """Run one cell to its end, or what is left of it; False if it is done already, or if another runner has it.
 
     `snapshot_seconds`: least time between two snapshots, 0 for one after every batch. `processes`: how many cells
-    run at once, this one among them; the manifest says so, for the times of its rows depend on it.
+    run at once, this one among them; the manifest says so, for the times of its rows depend on it. `since`: a cell
+    that failed after this moment is not tried again.
 
     Rows are bit-identical to those of an uninterrupted run, times and memory aside. An error is noted in the
     store and raised; the rows before it stay, and the cell can be run again.
     """
-    claim = store.claim(task.key, task.cell.name, {**task.manifest, "processes": processes}, task.batches)
-    return claim is not None and run_claimed(task, claim, store, watch, snapshot_seconds)
-
-
-def run_claimed(task: Task, claim: Claim, store: Store, watch: Watch | None, snapshot_seconds: float) -> bool:
-    """Run a cell that is ours; False if another runner took it over."""
+    claim = store.claim(task.key, task.cell.name, {**task.manifest, "processes": processes}, task.batches, since)
+    if claim is None:
+        return False
     try:
         with store.beating(task.key), in_threads(task.cell.threads):
             _continue(task, claim, store, watch, snapshot_seconds)
@@ -98,7 +99,12 @@ def in_threads(count: int) -> Iterator[None]:
 
 def _continue(task: Task, claim: Claim, store: Store, watch: Watch | None, interval: float) -> None:
     model, stream = task.load()
-    adapter, start = _resume(task, claim, store, model)
+    adapter, start = adapter_of(task.cell, model), 0
+    if claim.snapshot is not None:
+        try:
+            adapter, start = ctta.load(claim.snapshot, model), claim.start
+        except StateError:  # a damaged snapshot costs a fresh start
+            store.rewind(task.key)
     pending = _Pending(store, task.key, adapter, interval)
     for row, domain in rows_of(task.cell, model, stream, adapter, start):
         pending.add(row, domain)
@@ -106,16 +112,6 @@ def _continue(task: Task, claim: Claim, store: Store, watch: Watch | None, inter
             watch(task.cell, row)
     pending.flush(snapshot=False)
     store.finish(task.key)
-
-
-def _resume(task: Task, claim: Claim, store: Store, model: nn.Module) -> tuple[Adapter, int]:
-    """Return the adapter to go on with and the batch it comes to; a damaged snapshot costs a fresh start."""
-    if claim.snapshot is not None:
-        try:
-            return ctta.load(claim.snapshot, model), claim.start
-        except StateError:
-            store.rewind(task.key)
-    return adapter_of(task.cell, model), 0
 
 
 def adapter_of(cell: Cell, model: nn.Module) -> Adapter:
@@ -131,18 +127,15 @@ def rows_of(
     device = next(model.parameters()).device.type
     total = spent = 0.0
     for batch in stream.resume(start):
-        # entered anew for every call: held open across a yield it would reach into the caller's own work
+        measured = None
+        # entered anew for every batch: held open across a yield it would reach into the caller's own work
         with in_precision(cell.precision, device):
             row = measure(adapter, batch)
-        total += row.seconds
-        if spent <= UNIT_SHARE * total:
-            with in_precision(cell.precision, device):
-                unit = pass_seconds(model, batch.images, repeats=1)
-            spent += unit
-            row = dataclasses.replace(row, unit=unit)
-        measured = None
-        if forgetting and _ends_domain(stream, row.batch):
-            with in_precision(cell.precision, device):
+            total += row.seconds
+            if spent <= UNIT_SHARE * total:
+                row = dataclasses.replace(row, unit=pass_seconds(model, batch.images))
+                spent += row.unit or 0.0
+            if forgetting and _ends_domain(stream, row.batch):
                 measured = {"domain": row.domain, **forgetting.measure(adapter)}
         yield row, measured
 
@@ -150,27 +143,30 @@ def rows_of(
 def _ends_domain(stream: Stream, batch: int) -> bool:
     """Whether the next batch begins with another domain, or there is none."""
     end = int(stream.bounds[batch + 1])
-    if stream.name == "mixed":  # all domains at once
-        return end == stream.samples
-    return end == stream.samples or stream.domain_of[end] != stream.domain_of[end - 1]
+    if end == stream.samples:
+        return True
+    # in a mixed stream all domains come at once
+    return stream.name != "mixed" and bool(stream.domain_of[end] != stream.domain_of[end - 1])
 
 
 class _Pending:
-    """Rows that are not in the store yet: at most as many as a kill may cost."""
+    """Rows that are not in the store yet, and when it is time for the next snapshot."""
 
     def __init__(self, store: Store, key: str, adapter: Adapter, interval: float) -> None:
         self.store, self.key, self.adapter = store, key, adapter
         self.least = self.interval = interval
         self.rows: list[BatchRow] = []
-        self.domains: list[tuple[int, dict[str, Any]]] = []
-        self.since = perf_counter()
+        self.domains: list[Measured] = []
+        self.saved = self.flushed = perf_counter()
 
     def add(self, row: BatchRow, domain: dict[str, Any] | None) -> None:
         self.rows.append(row)
         if domain is not None:
             self.domains.append((row.batch, domain))
-        if perf_counter() - self.since >= self.interval:
-            self.flush(snapshot=True)
+        now = perf_counter()
+        due = now - self.saved >= self.interval
+        if due or now - self.flushed >= ROW_SECONDS:
+            self.flush(snapshot=due)
 
     def flush(self, *, snapshot: bool) -> None:
         """Put the rows into the store, with the state to go on from if there is more to come."""
@@ -178,9 +174,11 @@ class _Pending:
         path = self._save() if snapshot else None
         self.store.append(self.key, self.rows, self.domains, snapshot=path)
         self.rows, self.domains = [], []
-        self.since = perf_counter()
-        if self.least > 0:
-            self.interval = max(self.least, (self.since - start) / SNAPSHOT_SHARE)
+        self.flushed = perf_counter()
+        if snapshot:
+            self.saved = self.flushed
+            if self.least > 0:
+                self.interval = max(self.least, (self.saved - start) / SNAPSHOT_SHARE)
 
     def _save(self) -> Path:
         try:

@@ -1,8 +1,8 @@
 """The store: one SQLite file with the manifest, the domain rows and the batch rows of every cell.
 
-A cell is entered when a runner claims it; its rows appear in the same transaction as the snapshot from which it
-can go on, so whatever is killed, a cell's rows and its snapshot always belong together. Snapshots are files in a
-folder beside the store (`NAME.snapshots`); the store names the one that counts, the rest is swept away.
+A cell is entered when a runner claims it. A snapshot appears in one transaction with the last rows before it, and
+rows beyond it are taken back when the cell is claimed again: whatever is killed, the two belong together.
+Snapshots are files in a folder beside the store (`NAME.snapshots`); the store names the one that counts.
 
 Every claim carries its owner, and only the owner may write: a runner that was thought dead, and whose cell another
 one has taken over, finds out at its next write and changes nothing.
@@ -49,9 +49,12 @@ SCHEMA = (
 )
 """One step a version."""
 
-
 Standing = Literal["free", "taken", "ours", "done", "failed"]
 """How a cell stands for someone who wants to run it; `ours`: a worker of the same run has it, or died with it."""
+
+
+Measured = tuple[int, dict[str, Any]]
+"""What was measured after a domain, with the last batch of it."""
 
 
 class TakenOverError(StoreError):
@@ -71,11 +74,10 @@ class Store(Database):
     It stays on the disk of the machine that writes it (the Ray engine therefore keeps it with the driver).
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, read_only: bool = False, owner: owners.Owner | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, owner: str | None = None) -> None:
         super().__init__(path, SCHEMA, read_only=read_only)
         self.owner = owner or owners.process(os.getpid())
+        self.snapshots = self.path.with_name(self.path.name + ".snapshots")
         if not read_only:
             self._tidy()
 
@@ -111,48 +113,41 @@ class Store(Database):
         self, key: str, label: str, manifest: dict[str, Any], total: int, since: float = math.inf
     ) -> Claim | None:
         """Take a cell to run it, if it is free."""
-        now = time.time()
+        text, now = json.dumps(manifest, sort_keys=True, default=str), time.time()
         with self.transaction() as db:
             found = db.execute("SELECT status, owner, beat, snapshot FROM cells WHERE key = ?", (key,)).fetchone()
-            if found is None:
-                db.execute(
-                    "INSERT INTO cells (key, label, status, manifest, total, owner, beat, started) "
-                    "VALUES (?, ?, 'running', ?, ?, ?, ?, ?)",
-                    (key, label, _text(manifest), total, self.owner, now, now),
-                )
-                return Claim(0, None)
-            there = reading.held(key, found)
-            if self._standing(there, since) != "free":
+            there = reading.held(key, found) if found else None
+            if there and self._standing(there, since) != "free":
                 return None
-            path = self.snapshots / there.snapshot if there.snapshot else None
-            if path is not None and not path.is_file():
-                path = None
-            start = _batch_of(path) if path else 0
-            db.execute("DELETE FROM batches WHERE key = ? AND batch >= ?", (key, start))
-            db.execute("DELETE FROM domains WHERE key = ? AND last >= ?", (key, start))
+            name = there.snapshot if there else None
+            if name and not (self.snapshots / name).is_file():
+                name = None
+            start = int(Path(name).stem.rpartition("-")[2]) if name else 0
+            self._cut(db, key, start)
             db.execute(
-                "UPDATE cells SET status = 'running', owner = ?, beat = ?, done = ?, error = NULL, snapshot = ?, "
-                "manifest = ? WHERE key = ?",
-                (self.owner, now, start, path.name if path else None, _text(manifest), key),
+                "INSERT INTO cells (key, label, status, manifest, total, done, owner, beat, started, snapshot) "
+                "VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET (status, manifest, done, "
+                "owner, beat, snapshot, error) = ('running', excluded.manifest, excluded.done, excluded.owner, "
+                "excluded.beat, excluded.snapshot, NULL)",
+                (key, label, text, total, start, self.owner, now, now, name),
             )
-        self.sweep(key, keep=path.name if path else None)
-        return Claim(start, path)
+        self.sweep(key, keep=name)
+        return Claim(start, self.snapshots / name if name else None)
 
     def rewind(self, key: str) -> None:
         """Go back to the first batch of a cell of ours, as when its snapshot turns out to be damaged."""
         with self.transaction() as db:
-            self._update(db, key, "done = 0, snapshot = NULL", ())
-            db.execute("DELETE FROM batches WHERE key = ?", (key,))
-            db.execute("DELETE FROM domains WHERE key = ?", (key,))
+            self._update(db, key, "done = 0, snapshot = NULL")
+            self._cut(db, key, 0)
         self.sweep(key)
 
+    def _cut(self, db: sqlite3.Connection, key: str, start: int) -> None:
+        """Take back the rows of a cell from a batch on."""
+        db.execute("DELETE FROM batches WHERE key = ? AND batch >= ?", (key, start))
+        db.execute("DELETE FROM domains WHERE key = ? AND last >= ?", (key, start))
+
     def append(
-        self,
-        key: str,
-        rows: Iterable[BatchRow],
-        domains: Iterable[tuple[int, dict[str, Any]]] = (),
-        *,
-        snapshot: Path | None = None,
+        self, key: str, rows: Iterable[BatchRow], domains: Iterable[Measured] = (), *, snapshot: Path | None = None
     ) -> None:
         """Add rows of a running cell, what was measured after domains (by their last batch), and a snapshot.
 
@@ -160,26 +155,21 @@ class Store(Database):
         """
         batches = [(key, row.batch, json.dumps(row.to_dict())) for row in rows]
         finished = [(key, last, json.dumps(row)) for last, row in domains]
+        name = snapshot.name if snapshot else None
         with self.transaction() as db:
-            self._update(
-                db,
-                key,
-                "done = done + ?, beat = ?, snapshot = coalesce(?, snapshot)",
-                (len(batches), time.time(), snapshot.name if snapshot else None),
-            )
+            changes = "done = done + ?, beat = ?, snapshot = coalesce(?, snapshot)"
+            self._update(db, key, changes, len(batches), time.time(), name)
             db.executemany("INSERT INTO batches (key, batch, row) VALUES (?, ?, ?)", batches)
             db.executemany("INSERT INTO domains (key, last, row) VALUES (?, ?, ?)", finished)
-        if snapshot:
-            self.sweep(key, keep=snapshot.name)
+        if name:
+            self.sweep(key, keep=name)
 
     def finish(self, key: str) -> None:
         """Mark a cell as done; refuses one whose rows are not all there."""
         with self.transaction() as db:
-            self._update(db, key, "status = 'done', owner = NULL, snapshot = NULL, finished = ?", (time.time(),))
-            rows, total = db.execute(
-                "SELECT (SELECT count(*) FROM batches WHERE key = cells.key), total FROM cells WHERE key = ?",
-                (key,),
-            ).fetchone()
+            self._update(db, key, "status = 'done', owner = NULL, snapshot = NULL, finished = ?", time.time())
+            counted = "SELECT (SELECT count(*) FROM batches WHERE key = cells.key), total FROM cells WHERE key = ?"
+            rows, total = db.execute(counted, (key,)).fetchone()
             if rows != total:
                 raise StoreError(f"Cell {key} of {self.path} has {rows} of {total} rows and cannot be finished.")
         self._tidy()
@@ -187,12 +177,12 @@ class Store(Database):
     def fail(self, key: str, error: str) -> None:
         """Note that a cell of ours ended in an error; it may be claimed again."""
         with self.transaction() as db:
-            self._update(db, key, "status = 'failed', owner = NULL, beat = ?, error = ?", (time.time(), error))
+            self._update(db, key, "status = 'failed', owner = NULL, beat = ?, error = ?", time.time(), error)
 
     def release(self, key: str) -> None:
         """Give a cell of ours back without an error, as after Ctrl-C: the next runner continues it at once."""
         with self.transaction() as db:
-            self._update(db, key, "owner = NULL, beat = 0", ())
+            self._update(db, key, "owner = NULL, beat = 0")
 
     def mine(self) -> list[str]:
         """Keys of the cells we hold."""
@@ -207,11 +197,9 @@ class Store(Database):
 
     def beat(self, keys: Iterable[str]) -> None:
         """Show that the runner of cells of ours lives."""
+        beats = [(time.time(), key, self.owner) for key in keys]
         with self.transaction() as db:
-            db.executemany(
-                "UPDATE cells SET beat = ? WHERE key = ? AND owner = ?",
-                [(time.time(), key, self.owner) for key in keys],
-            )
+            db.executemany("UPDATE cells SET beat = ? WHERE key = ? AND owner = ?", beats)
 
     @contextlib.contextmanager
     def beating(self, key: str) -> Iterator[None]:
@@ -232,19 +220,11 @@ class Store(Database):
             ended.set()
             thread.join()
 
-    def _update(self, db: sqlite3.Connection, key: str, changes: str, values: tuple[Any, ...]) -> None:
+    def _update(self, db: sqlite3.Connection, key: str, changes: str, *values: Any) -> None:
         """Change a cell that is ours; whoever no longer owns it must not write."""
-        changed = db.execute(
-            f"UPDATE cells SET {changes} WHERE key = ? AND owner = ? AND status = 'running'",
-            (*values, key, self.owner),
-        )
-        if changed.rowcount != 1:
+        ours = f"UPDATE cells SET {changes} WHERE key = ? AND owner = ? AND status = 'running'"
+        if db.execute(ours, (*values, key, self.owner)).rowcount != 1:
             raise TakenOverError(f"Cell {key} of {self.path} belongs to another runner by now.")
-
-    @property
-    def snapshots(self) -> Path:
-        """Folder of the snapshots of unfinished cells."""
-        return self.path.with_name(self.path.name + ".snapshots")
 
     def snapshot_path(self, key: str, batch: int) -> Path:
         """Where the state before a batch of a cell is kept."""
@@ -265,10 +245,9 @@ class Store(Database):
         """
         if not self.snapshots.is_dir():
             return
-        keys = {path.name.removeprefix(".").rpartition("-")[0] for path in self.snapshots.glob("*")}
-        for record in self.cells("done") if keys else ():
-            if record.key in keys:
-                self.sweep(record.key)
+        for key in {path.name.removeprefix(".").rpartition("-")[0] for path in self.snapshots.glob("*")}:
+            if self._records("key = ? AND status = 'done'", key):
+                self.sweep(key)
         with self.transaction() as db:  # a cell is claimed before its first snapshot: no claim, no writer
             if db.execute("SELECT 1 FROM cells WHERE status = 'running' LIMIT 1").fetchone() is None:
                 with contextlib.suppress(OSError):  # not there, or not empty
@@ -278,36 +257,36 @@ class Store(Database):
 
     def cells(self, status: str | None = None) -> list[CellRecord]:
         """All cells, or those of one status, in the order they were begun."""
-        return self._records("status = coalesce(?, status)", (status,))
+        return self._records("status = coalesce(?, status)", status)
 
-    def _records(self, where: str, values: tuple[Any, ...]) -> list[CellRecord]:
+    def _records(self, where: str, value: str | None) -> list[CellRecord]:
         with speaking(self.path):
             found = self.db.execute(
                 "SELECT key, label, status, manifest, total, done, error, started, finished FROM cells "
                 f"WHERE {where} ORDER BY started, key",
-                values,
+                (value,),
             )
             return [reading.record(columns) for columns in found]
 
     def cell(self, key: str) -> CellRecord:
         """One cell by its key."""
-        found = self.find(key)
-        if found is None:
-            raise StoreError(f"{self.path} has no cell {key}.")
-        return found
+        for record in self._records("key = ?", key):
+            return record
+        raise StoreError(f"{self.path} has no cell {key}.")
 
-    def find(self, key: str) -> CellRecord | None:
-        """One cell by its key, or None."""
-        return next(iter(self._records("key = ?", (key,))), None)
+    def progress(self) -> dict[str, int]:
+        """How many rows every cell has."""
+        with speaking(self.path):
+            return dict(self.db.execute("SELECT key, done FROM cells").fetchall())
 
-    def batches(self, key: str) -> list[BatchRow]:
-        """The rows of a cell, in order; of one that is done, all of them."""
+    def batches(self, key: str, start: int = 0) -> list[BatchRow]:
+        """The rows of a cell from a batch on, in order; of one that is done, all of them."""
         with speaking(self.path):
             done = self.db.execute("SELECT total FROM cells WHERE key = ? AND status = 'done'", (key,)).fetchone()
-            found = self.db.execute("SELECT row, batch FROM batches WHERE key = ? ORDER BY batch", (key,))
-            rows = [reading.batch_row(text, batch) for text, batch in found]
-            if done is not None and done[0] != len(rows):
-                raise ValueError(f"cell {key!r} is done, but has {len(rows)} of its {done[0]} rows")
+            wanted = "SELECT row, batch FROM batches WHERE key = ? AND batch >= ? ORDER BY batch"
+            rows = [reading.batch_row(text, batch) for text, batch in self.db.execute(wanted, (key, start))]
+            if done is not None and done[0] != start + len(rows):
+                raise ValueError(f"cell {key!r} is done, but has {start + len(rows)} of its {done[0]} rows")
             return rows
 
     def domains(self, key: str) -> list[dict[str, Any]]:
@@ -315,11 +294,3 @@ class Store(Database):
         with speaking(self.path):
             found = self.db.execute("SELECT row FROM domains WHERE key = ? ORDER BY last", (key,))
             return [reading.domain_row(text) for (text,) in found]
-
-
-def _batch_of(snapshot: Path) -> int:
-    return int(snapshot.stem.rpartition("-")[2])
-
-
-def _text(data: dict[str, Any]) -> str:
-    return json.dumps(data, sort_keys=True, default=str)

@@ -1,28 +1,25 @@
-"""What a worker does with the cells of a plan, wherever it runs, and what is told of it.
+"""The cells of a run: what a worker does with them, and what those who started it see of it.
 
-The store is the truth: workers claim from it, it refuses what another one has, and whatever dies leaves it whole.
+The store is the truth: workers claim from it and tell nothing, it refuses what another one has, and whatever dies
+leaves it whole. Who wants to know what has happened looks there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from ctta._cost.allocator import keep_freed_memory
-from ctta.bench.cell import Cell, Task
+from ctta.bench.cell import Task
 from ctta.bench.evaluation import BatchRow
-from ctta.bench.runner import adapter_of, in_threads, rows_of, run_claimed
-from ctta.bench.store import Standing, Store
-from ctta.errors import CttaError, StoreError
+from ctta.bench.runner import Watch, run_task
+from ctta.bench.store import Store
+from ctta.errors import StoreError
 
-POLL_SECONDS = 1.0
-"""Between two looks at cells that another runner has."""
-
-Kind = Literal["begun", "row", "done", "failed", "lost", "waiting"]
+POLL_SECONDS = 0.5
+"""Between two looks at the store."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Event:
     has it.
     """
 
-    kind: Kind
+    kind: Literal["begun", "row", "done", "failed", "lost", "waiting"]
     task: Task
     row: BatchRow | None = None
     text: str = ""
@@ -66,88 +63,88 @@ class Course:
 
     def __init__(self, tasks: Sequence[Task], store: Store, tell: Tell) -> None:
         self.open = {task.key: task for task in tasks}
-        self.store, self.tell = store, tell
-        self.begun: set[str] = set()
-        """Keys of what our own workers have and will tell of."""
-        self.since = time.time()
+        self.store, self._tell, self.since = store, tell, time.time()
+        self._begun: set[str] = set()
+        self._told = store.progress()
 
-    def standings(self) -> dict[str, Standing]:
-        """How the open tasks stand in the store."""
-        return self.store.standings(self.open, self.since)
+    def looks(self) -> Iterator[list[Task]]:
+        """Look again and again until there is nothing left to wait for."""
+        while True:
+            free = self.look()
+            if not self.open:
+                return
+            yield free
 
-    def hear(self, event: Event) -> None:
-        """Take note of an event, and pass it on."""
-        key = event.task.key
-        (self.begun.add if event.kind in ("begun", "row") else self.begun.discard)(key)
-        if event.final:
-            self.open.pop(key, None)
-        self.tell(event)
-
-    def settle(self, standings: dict[str, Standing]) -> list[Task]:
-        """Say what other runners have done or have in hand; returns what is free, in the order of the plan."""
-        free = []
-        for key, standing in standings.items():
-            task = self.open.get(key)
-            if task is None or key in self.begun or standing == "ours":
-                continue
-            if standing == "free":
-                free.append(task)
-            elif standing == "taken":
-                self.hear(Event("waiting", task, text="another runner has it"))
-            else:
-                self.hear(Event(standing, task, text=self.store.cell(key).error or ""))
+    def look(self) -> list[Task]:
+        """Tell what has happened since the last look; returns what is free, in the order of the plan."""
+        free, rows = [], self.store.progress()  # a cell may be claimed between this and the next line
+        for key, standing in self.store.standings(self.open, self.since).items():
+            task = self.open[key]
+            if standing in ("ours", "done"):
+                self._follow(task, rows.get(key, 0), running=standing == "ours")
+            match standing:
+                case "free":
+                    self._begun.discard(key)
+                    free.append(task)
+                case "taken":
+                    self._begun.discard(key)
+                    self._tell(Event("waiting", task, text="another runner has it"))
+                case "done" | "failed":
+                    self.end(Event(standing, task, text=self.store.cell(key).error or ""))
         return free
 
+    def _follow(self, task: Task, rows: int, *, running: bool) -> None:
+        """Tell of the rows that are new: a cell that went back to its snapshot has some of them again."""
+        new = self.store.batches(task.key, min(self._told.get(task.key, 0), rows))
+        if new or running:
+            self.begin(task)
+        for row in new:
+            self.row(task, row)
 
-def work(tasks: Sequence[Task], store: Store, tell: Tell, since: float, seconds: float, processes: int) -> None:
+    def begin(self, task: Task) -> None:
+        """Tell that a worker has a cell."""
+        if task.key not in self._begun:
+            self._begun.add(task.key)
+            self._tell(Event("begun", task))
+
+    def row(self, task: Task, row: BatchRow) -> None:
+        """Tell of a batch."""
+        self._told[task.key] = row.batch + 1
+        self._tell(Event("row", task, row))
+
+    def end(self, event: Event) -> None:
+        """Tell that a task no longer runs."""
+        self._begun.discard(event.task.key)
+        if event.final:
+            del self.open[event.task.key]
+        self._tell(event)
+
+
+def attempt(
+    task: Task, store: Store, since: float, seconds: float, processes: int, watch: Watch | None = None
+) -> None:
+    """Run a cell if it is still free. Its own errors are left in the store; those of the store are raised."""
+    try:
+        run_task(task, store, watch=watch, snapshot_seconds=seconds, processes=processes, since=since)
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the user's model may raise anything, and other cells can run
+        if task.key in store.mine():  # it could not be noted before
+            store.fail(task.key, f"{type(error).__name__}: {error}")
+
+
+def work(tasks: Sequence[Task], store: Store, *, since: float, seconds: float, processes: int) -> None:
     """Claim cells and run them, the first that is free first, until none is."""
     try:
-        _work(tasks, store, tell, since, seconds, processes)
-    except BaseException:
+        while True:
+            standings = store.standings([task.key for task in tasks], since)
+            free = [task for task in tasks if standings[task.key] == "free"]
+            if not free:
+                return
+            attempt(free[0], store, since, seconds, processes)
+    finally:
         with contextlib.suppress(StoreError):
             store.give_back()
-        raise
-
-
-def _work(tasks: Sequence[Task], store: Store, tell: Tell, since: float, seconds: float, processes: int) -> None:
-    keys = [task.key for task in tasks]
-    while True:
-        standings = store.standings(keys, since)
-        task = next((task for task in tasks if standings[task.key] == "free"), None)
-        if task is None:
-            return
-        manifest = {**task.manifest, "processes": processes}
-        claim = store.claim(task.key, task.cell.name, manifest, task.batches, since)
-        if claim is None:  # another worker was quicker
-            continue
-        tell(Event("begun", task))
-        try:
-            whole = run_claimed(task, claim, store, partial(_tell_row, tell, task), seconds)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the user's model may raise anything, and other cells can run
-            tell(Event("failed", task, text=f"{type(error).__name__}: {error}"))
-        else:
-            tell(Event("done" if whole else "waiting", task, text="" if whole else "another runner has it"))
-
-
-def _tell_row(tell: Tell, task: Task, _: Cell, row: BatchRow) -> None:
-    tell(Event("row", task, row))
-
-
-def cell_rows(task: Task) -> dict[str, Any]:
-    """Make all rows of a cell, away from any store (a Ray task); an error of ours comes back as words."""
-    keep_freed_memory()
-    try:
-        with in_threads(task.cell.threads):
-            model, stream = task.load()
-            rows = list(rows_of(task.cell, model, stream, adapter_of(task.cell, model)))
-    except CttaError as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {
-        "rows": [row.to_dict() for row, _ in rows],
-        "domains": [(row.batch, domain) for row, domain in rows if domain is not None],
-    }
 
 
 def longest_first(tasks: Sequence[Task]) -> list[Task]:

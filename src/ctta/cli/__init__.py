@@ -36,8 +36,8 @@ class Verbs(click.Group):
             from ctta.settings import suggestion
 
             ctx.fail(f"There is no verb `{cmd_name}`.{suggestion(cmd_name, VERBS)} Verbs: {', '.join(VERBS)}.")
-        command: click.Command = importlib.import_module(f"ctta.cli.{cmd_name}").command
-        return command
+        found: click.Command = importlib.import_module(f"ctta.cli.{cmd_name}").command
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing any."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,31 +45,25 @@ class Where:
         return Local(store, processes=self.processes, snapshot_seconds=seconds)
 
 
+ENGINES = click.Choice(["local", "ray"])
+AT_LEAST_1 = click.IntRange(min=1)
 OPTIONS = (
-    click.option(
-        "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run."
-    ),
+    click.option("--engine", type=ENGINES, default="local", show_default=True, help="Where to run."),
     click.option("--address", help="Of a Ray cluster. [default: Ray on this machine]"),
-    click.option("--processes", type=click.IntRange(min=1), help="Cells at once. [default: fits the machine]"),
-    click.option(
-        "--threads", type=click.IntRange(min=1), help="CPU threads per process. [default: cores / processes]"
-    ),
+    click.option("--processes", type=AT_LEAST_1, help="Cells at once. [default: fits the machine]"),
+    click.option("--threads", type=AT_LEAST_1, help="CPU threads per process. [default: cores / processes]"),
     click.option("--snapshots", type=click.FloatRange(min=0), help="Least seconds between two. [default: 20]"),
 )
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of the engines, which it gets as one argument `where`."""
-    names = [item.name for item in dataclasses.fields(Where)]
 
     @functools.wraps(command)
     def called(**words: Any) -> Any:
-        where = Where(**{name: words.pop(name) for name in names})
-        return command(where=where, **words)
+        return command(where=Where(**{item.name: words.pop(item.name) for item in fields(Where)}), **words)
 
-    for option in reversed(OPTIONS):
-        called = option(called)
-    return called
+    return functools.reduce(lambda inner, option: option(inner), reversed(OPTIONS), called)
 
 
 @contextlib.contextmanager

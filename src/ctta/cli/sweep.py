@@ -29,19 +29,13 @@ def run(
     tasks: Sequence[Task], engine: Engine, path: Path, console: Console, tensorboard: Path | None = None
 ) -> list[str]:
     """Run tasks into a store behind live bars; returns what went wrong, a sentence a cell."""
-    with contextlib.ExitStack() as stack:
-        store = stack.enter_context(Store(path))
+    with Store(path) as store, contextlib.ExitStack() as stack:
         # any callable of a cell and a row that can be closed; imported when asked for
         writer = importlib.import_module("ctta.report.tensorboard").Writer(tensorboard) if tensorboard else None
         if writer is not None:
             stack.callback(writer.close)
         sweep = stack.enter_context(Sweep(tasks, store, console))
-
-        def hear(event: Event) -> None:
-            if writer is not None and event.row is not None:
-                writer(event.task.cell, event.row)
-
-        sweep.follow(engine, hear)
+        sweep.follow(engine, lambda event: writer(event.task.cell, event.row) if writer and event.row else None)
     return [f"{called(event.task)}: {event.kind}, {event.text}" for event in sweep.problems]
 
 
@@ -71,17 +65,10 @@ class Sweep:
         self.standings = {task.key: Standing(task) for task in tasks}
         self.store, self.console = store, console
         self.problems: list[Event] = []
-        self.start = time.monotonic()
-        self.made = 0.0
-        self.before = 0
+        self.start, self.made, self.before = time.monotonic(), 0.0, 0
         columns = (BarColumn(20), TextColumn("{task.description}, {task.fields[note]}", markup=False))
-        self.bars = Progress(
-            *columns,
-            console=console,
-            transient=True,
-            refresh_per_second=REFRESH,
-            disable=not console.is_terminal,
-        )
+        plain = not console.is_terminal
+        self.bars = Progress(*columns, console=console, transient=True, refresh_per_second=REFRESH, disable=plain)
         self.whole = sum(task.passes for task in tasks)
         self.all = self.bars.add_task("", total=self.whole, note="")
 
@@ -115,8 +102,7 @@ class Sweep:
         """Take note of an event."""
         standing = self.standings[event.task.key]
         if event.row is not None:
-            if standing.batches != event.row.batch:  # it goes on from a snapshot
-                self._catch_up(standing, event.row.batch)
+            self._catch_up(standing, event.row.batch)
             standing.batches += 1
             standing.samples += event.row.samples
             standing.wrong += event.row.wrong
@@ -126,39 +112,38 @@ class Sweep:
             standing.bar = self.bars.add_task(called(event.task), total=event.task.batches, note="")
         else:
             self._stopped(event, standing)
-        self._draw(standing)
+        if standing.bar is not None:
+            self.bars.update(standing.bar, completed=standing.batches, note=standing.error)
+        text = f"{self.ended} of {len(self.standings)} cells"
+        self.bars.update(self.all, description=text, completed=self.whole - self.rest, note=self.left)
 
     def _stopped(self, event: Event, standing: Standing) -> None:
         """Take note of what no longer runs, for now or for good, and say so."""
-        began = standing.bar is not None
+        waited, standing.waits, standing.ended = standing.waits, event.kind == "waiting", event.final
+        known = standing.bar is not None or waited
         if standing.bar is not None:
             self.bars.remove_task(standing.bar)
             standing.bar = None
-        if event.kind == "done" and standing.batches != event.task.batches:  # another run made its rows
-            self._catch_up(standing, event.task.batches)
-        standing.ended = event.final
-        if event.final and event.kind != "done":
-            self.problems.append(event)
-        if event.kind == "done" and not began and not standing.waits:
-            self.before += 1
-        elif event.kind != "waiting" or not standing.waits:
-            self._line(event, standing)
-        standing.waits = event.kind == "waiting"
+        match event.kind:
+            case "done":
+                self._catch_up(standing, event.task.batches)
+                self.before += not known
+                text = f"{standing.error}, {self.left}" if known else ""
+            case "waiting":
+                text = "" if waited else "another runner has it, waiting"
+            case _:
+                self.problems += [event] if event.final else []
+                text = f"{event.kind}, {event.text}" + (", tried once more" if event.again else "")
+        if text:
+            self._say(f"[{self.ended}/{len(self.standings)}] {called(event.task)}: {text}")
 
     def _catch_up(self, standing: Standing, batches: int) -> None:
-        rows = self.store.batches(standing.task.key)[:batches]
-        standing.batches = batches
-        standing.samples = sum(row.samples for row in rows)
-        standing.wrong = sum(row.wrong for row in rows)
-
-    def _line(self, event: Event, standing: Standing) -> None:
-        ends = {
-            "done": f"{standing.error}, {self.left}",
-            "waiting": "another runner has it, waiting",
-        }
-        after = ", tried once more" if event.again else ""
-        text = ends.get(event.kind, f"{event.kind}, {event.text}{after}")
-        self._say(f"[{self.ended}/{len(self.standings)}] {called(event.task)}: {text}")
+        """Count the rows so far of a cell that goes on from a snapshot, or that another run has made."""
+        if standing.batches != batches:
+            rows = self.store.batches(standing.task.key)[:batches]
+            standing.batches = batches
+            standing.samples = sum(row.samples for row in rows)
+            standing.wrong = sum(row.wrong for row in rows)
 
     def _greet(self) -> None:
         """Say once how much was there already."""
@@ -168,12 +153,6 @@ class Sweep:
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def _draw(self, standing: Standing) -> None:
-        if standing.bar is not None:
-            self.bars.update(standing.bar, completed=standing.batches, note=standing.error)
-        text = f"{self.ended} of {len(self.standings)} cells"
-        self.bars.update(self.all, description=text, completed=self.whole - self.rest, note=self.left)
 
     @property
     def ended(self) -> int:
@@ -217,10 +196,10 @@ def duration(seconds: float) -> str:
 
 def plan_table(tasks: Sequence[Task], records: dict[str, CellRecord]) -> Table:
     """Cells with their size, estimated cost and what of them is in the store."""
-    table = Table(box=None, pad_edge=False)
     names = ("method", "model", "data", "scenario", "seed", "preset", "batches", "forward passes", "in the store")
-    for name in names:
-        table.add_column(name, justify="right" if name in ("seed", "batches", "forward passes") else "left")
+    table = Table(*names, box=None, pad_edge=False)
+    for place in (4, 6, 7):
+        table.columns[place].justify = "right"
     for task in tasks:
         cell, record = task.cell, records.get(task.key)
         there: str = "no" if record is None else record.status

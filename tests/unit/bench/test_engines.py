@@ -17,9 +17,9 @@ from tests.bench_kit import MODEL, read, write_model
 from ctta.bench.cell import Cell, prepare
 from ctta.bench.local import THREAD_VARIABLES, Local, share
 from ctta.bench.plan import from_words, tasks
-from ctta.bench.ray_engine import Ray, anywhere
+from ctta.bench.ray_engine import Ray, anywhere, cell_rows
 from ctta.bench.store import Store
-from ctta.bench.workers import cell_rows, longest_first
+from ctta.bench.workers import longest_first
 from ctta.errors import DataError, StoreError
 
 WORDS = {"images": 20, "batch_size": 10, "corruptions": "contrast,brightness"}
@@ -170,6 +170,10 @@ def test_processes_give_the_rows_of_one_and_a_killed_worker_costs_only_its_cell(
     lost = [(event.task.cell.method, event.again) for event in events if event.kind == "lost"]
     assert sorted(lost) == [("bn1", True), ("tent", False), ("tent", True)]
     assert all("SIGKILL" in event.text for event in events if event.kind == "lost")
+    for task in sound:
+        own = [event for event in events if event.task == task]
+        assert [event.kind for event in own] == ["begun", *["row"] * 4, "done"]
+        assert [event.row.batch for event in own if event.row] == [0, 1, 2, 3]
 
     run(Local(tmp_path / "one.db", processes=1), sound)
     two = read(tmp_path / "two.db")

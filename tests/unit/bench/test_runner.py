@@ -142,12 +142,13 @@ def test_one_slow_snapshot_does_not_make_all_later_ones_rare(monkeypatch):
         def append(self, *_, **__):
             pass
 
+    monkeypatch.setattr(_Pending, "_save", lambda _: None)
     times = iter([0.0, 0.0, 10.0, 20.0, 20.001])  # made; slow flush 0 to 10; quick flush 20 to 20.001
     monkeypatch.setattr(runner, "perf_counter", lambda: next(times))
     pending = _Pending(Sink(), "k", None, 5.0)
-    pending.flush(snapshot=False)
+    pending.flush(snapshot=True)
     assert pending.interval == pytest.approx(10 / runner.SNAPSHOT_SHARE)
-    pending.flush(snapshot=False)
+    pending.flush(snapshot=True)
     assert pending.interval == 5.0
 
 

@@ -51,7 +51,8 @@ def test_rows_come_back_as_they_went_in(path):
         assert store.domains("k") == [{"domain": "fog-5", "clean_error": 3.5}]
         record = store.cell("k")
         assert (record.status, record.done, record.total, record.manifest) == ("done", 2, 2, MANIFEST)
-        assert store.find("other") is None
+        with pytest.raises(StoreError, match="no cell other"):
+            store.cell("other")
 
 
 def test_a_finished_cell_is_never_given_out_again(path):
