@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from ctta._core import files
 from ctta.errors import DataError
@@ -84,12 +84,6 @@ def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         yield file
 
 
-def write_bytes(target: Path, data: bytes) -> None:
-    """Write a small file atomically."""
-    with atomic(target) as file:
-        file.write(data)
-
-
 @contextlib.contextmanager
 def locked(target: Path, progress: Watcher = silent) -> Iterator[bool]:
     """Be the only process that brings a file; yields whether another one did so meanwhile.
@@ -137,34 +131,51 @@ def _is_named(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def hash_file(path: Path, names: tuple[str, ...] = ("md5",), progress: Watcher = silent) -> dict[str, str]:
-    """Return the hex digests of a whole file, read once."""
-    digests = {name: hashlib.new(name, usedforsecurity=False) for name in names}
-    total, done = path.stat().st_size, 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            for digest in digests.values():
-                digest.update(block)
-            done += len(block)
-            progress(f"checking {path.name.removesuffix('.part')}", done, total)
-    return {name: digest.hexdigest() for name, digest in digests.items()}
+class Sum:
+    """Size and digests of bytes as they pass, to be compared with what is known of them."""
+
+    def __init__(self, known: Digests) -> None:
+        names = [name for name in ("md5", "sha256") if getattr(known, name) is not None]
+        self.known, self.size = known, 0
+        self.digests = {name: hashlib.new(name, usedforsecurity=False) for name in names}
+
+    def add(self, block: bytes) -> None:
+        """Count a block."""
+        self.size += len(block)
+        for digest in self.digests.values():
+            digest.update(block)
+
+    def problem(self) -> str | None:
+        """Return how the bytes differ ("expected ..., got ..."), or None when nothing does."""
+        expected = self.known.size
+        if expected is not None and self.size != expected:
+            state = "it is cut short" if self.size < expected else "it is another file"
+            return f"expected {expected:,} bytes, got {self.size:,}: {state}"
+        for name, digest in self.digests.items():
+            if (found := digest.hexdigest()) != (value := getattr(self.known, name)):
+                return f"expected {name.upper()} {value}, got {found}: it is damaged or another file"
+        return None
 
 
 def mismatch(path: Path, known: Digests, progress: Watcher = silent) -> str | None:
-    """Return how a file differs from what is known of it ("expected ..., got ..."), or None when nothing does."""
-    size = path.stat().st_size
-    if known.size is not None and size != known.size:
-        state = "it is cut short" if size < known.size else "it is another file"
-        return f"expected {known.size:,} bytes, got {size:,}: {state}"
-    expected = {name: value for name in ("md5", "sha256") if (value := getattr(known, name)) is not None}
-    found = hash_file(path, tuple(expected), progress) if expected else {}
-    for name, value in expected.items():
-        if found[name] != value:
-            return f"expected {name.upper()} {value}, got {found[name]}: it is damaged or another file"
-    return None
+    """Return how a file differs from what is known of it, or None. A file of another size is not read."""
+    sums, total = Sum(known), path.stat().st_size
+    if not sums.digests or known.size not in (None, total):
+        sums.size = total
+        return sums.problem()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            sums.add(block)
+            progress(f"checking {path.name.removesuffix('.part')}", sums.size, total)
+    return sums.problem()
 
 
-def verify(path: Path, known: Digests, cure: str, progress: Watcher = silent) -> None:
-    """Refuse a file that differs from what is known of it."""
-    if problem := mismatch(path, known, progress):
-        raise DataError(f"{path}: {problem}. {cure}")
+def place(source: IO[bytes], target: Path, known: Digests, what: str, cure: str, *, durable: bool = True) -> None:
+    """Copy a stream to a file that gets its name only if the bytes are the known ones."""
+    sums = Sum(known)
+    with atomic(target, durable=durable) as file:
+        while block := source.read(BLOCK):
+            file.write(block)
+            sums.add(block)
+        if problem := sums.problem():
+            raise DataError(f"{what}: {problem}. {cure}")

@@ -46,19 +46,17 @@ class ImageFolder(Dataset):
         places: Sequence[str] | None = None,
     ) -> None:
         if preprocessing not in CHOICES:
-            raise DataError(
-                f"There is no preprocessing `{preprocessing}`.{suggestion(preprocessing, CHOICES)} "
-                f"Known: {', '.join(CHOICES)}."
-            )
-        rank = {wnid: number for number, wnid in enumerate(sorted(classes))}
+            hint = suggestion(preprocessing, CHOICES)
+            raise DataError(f"There is no preprocessing `{preprocessing}`.{hint} Known: {', '.join(CHOICES)}.")
         self.root, self.files, self.classes = root, list(files), sorted(classes)
         self.name, self.preprocessing = name, preprocessing
-        self.places = list(files if places is None else places)
+        self.paths = [root / place for place in places or files]
+        rank = {wnid: number for number, wnid in enumerate(self.classes)}
         self.labels: Labels = np.array([rank[file.split("/")[0]] for file in files], np.int64)
 
     def images(self, indices: Indices) -> Pixels:
         """Return the chosen images, N x H x W x 3, 8-bit RGB. They must be of one size."""
-        paths = [self.root / self.places[i] for i in self.rows(indices)]
+        paths = [self.paths[i] for i in self.rows(indices)]
         found = [read_image(path, self.preprocessing) for path in paths]
         for path, image in zip(paths, found, strict=True):
             if image.shape != found[0].shape:
@@ -77,12 +75,11 @@ class ImageFolder(Dataset):
         """
         sha = hashlib.sha256(f"{self.preprocessing}|{len(self)}|".encode())
         sha.update(self.labels.tobytes())
-        paths = [self.root / place for place in self.places]
         with parsing(f"A file of {self.root} cannot be read", "Get or unpack the dataset again."):
-            for file, path in zip(self.files, paths, strict=True):
+            for file, path in zip(self.files, self.paths, strict=True):
                 sha.update(f"{file}|{path.stat().st_size}|".encode())
-            for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if paths else []:
-                sha.update(paths[k].read_bytes())
+            for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if self.paths else ():
+                sha.update(self.paths[k].read_bytes())
         return sha.hexdigest()
 
 
@@ -116,12 +113,11 @@ def imagenet_c(
     """
     cure = "Get it with: ctta data get imagenet-c"
     folder = _domain("ImageNet-C", corruption, severity, root, cure)
-    name = f"imagenet-c/{corruption}/{severity}"
     files, found = _listed(folder, cure) if every else (read_ids(ids), _subfolders(folder))
     known = _all_classes(folder, found, classes, 1000)
     if not every:
         _require_files(folder, files, cure)
-    return ImageFolder(folder, files, known, name, preprocessing)
+    return ImageFolder(folder, files, known, f"imagenet-c/{corruption}/{severity}", preprocessing)
 
 
 def tiny_imagenet_c(

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ctta._core.files import parsing
 from ctta.data import sniff
-from ctta.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,12 +32,9 @@ CURE = "Replace the file: get or unpack the dataset again."
 
 def read_image(path: Path, preprocessing: Preprocessing = "as-is", cure: str = CURE) -> Pixels:
     """Return an image file as H x W x 3, 8-bit RGB, preprocessed."""
-    data = sniff.read_bytes(path, cure)
-    kind = sniff.sniff(data)
-    if kind in ("html", "lfs", "empty", "zeros", "text"):
-        raise DataError(f"{path}: expected an image, got {sniff.SPOKEN[kind]}. {cure}")
+    data = sniff.read_bytes(path, cure, "an image")
     with parsing(f"{path}: a damaged or unknown image file", cure):
-        if kind == "png":
+        if sniff.sniff(data) == "png":
             with _open(data) as image:
                 image.verify()  # the checksums, which reading pixels passes over
         with _open(data) as image:

@@ -23,7 +23,8 @@ PLAIN = {
 }
 """Opcodes that put the value they carry on the stack. Strings of Python 2 come as latin1."""
 
-CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+MARK = object()
+CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": MARK}
 CODES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "uint8"}
 """The dtypes an array may have: numbers only."""
 
@@ -34,7 +35,6 @@ NAMES = {
     "numpy.core.numeric _frombuffer",  # protocol 5
     "_codecs encode",  # how Python 3 writes bytes in protocol 2
 }
-MARK = object()
 
 
 @dataclass(frozen=True)
@@ -83,24 +83,26 @@ def load(data: bytes) -> Any:
     stack: list[Any] = []
     memo: dict[Any, Any] = {}
     for opcode, argument, _ in pickletools.genops(data):
-        name = opcode.name
-        if name in PLAIN:
-            stack.append(argument)
-        elif name in CONSTANTS:
-            stack.append(CONSTANTS[name])
-        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[argument])
-        elif name == "MARK":
-            stack.append(MARK)
-        elif name not in ("PROTO", "FRAME", "STOP"):
-            _combine(name, argument, stack)
+        match opcode.name:
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case name if name in PLAIN:
+                stack.append(argument)
+            case name if name in CONSTANTS:
+                stack.append(CONSTANTS[name])
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case name:
+                _combine(name, argument, stack)
     return stack.pop()
 
 
 def _combine(name: str, argument: Any, stack: list[Any]) -> None:
-    """Do an opcode that takes values off the stack."""
+    """Do an opcode that makes a container or takes values off the stack."""
     match name:
         case "EMPTY_LIST" | "EMPTY_DICT":
             stack.append([] if name == "EMPTY_LIST" else {})
@@ -112,13 +114,14 @@ def _combine(name: str, argument: Any, stack: list[Any]) -> None:
         case "SETITEM" | "SETITEMS":
             values = _take(stack, None if name == "SETITEMS" else 2)
             _top(stack, dict).update(zip(map(_text, values[::2]), values[1::2], strict=True))
-        case "GLOBAL":
-            stack.append(_name(argument))
-        case "STACK_GLOBAL":
-            stack.append(_name(" ".join(map(_text, _take(stack, 2)))))
+        case "GLOBAL" | "STACK_GLOBAL":
+            asked = argument if name == "GLOBAL" else " ".join(map(_text, _take(stack, 2)))
+            asked = asked.replace("numpy._core", "numpy.core")  # renamed in numpy 2; old files keep the old name
+            if asked not in NAMES:
+                raise ValueError(f"it asks for {asked.replace(' ', '.')}, which a data file has no need of")
+            stack.append(Name(asked.rpartition(" ")[2]))
         case "REDUCE":
-            call, arguments = _take(stack, 2)
-            stack.append(_made(call, arguments))
+            stack.append(_made(*_take(stack, 2)))
         case "BUILD":
             (state,) = _take(stack, 1)
             _fill(stack[-1], state)
@@ -149,17 +152,8 @@ def _text(key: Any) -> str:
     return key if isinstance(key, str) else key.decode("latin1")
 
 
-def _name(asked: str) -> Name:
-    name = asked.replace("numpy._core", "numpy.core")  # renamed in numpy 2; old files keep the old name
-    if name not in NAMES:
-        raise ValueError(f"it asks for {asked.replace(' ', '.')}, which a data file has no need of")
-    return Name(name.rpartition(" ")[2])
-
-
 def _made(call: Any, arguments: Any) -> Any:
     """Do what a call stands for: start an array, name its type, encode a text."""
-    if type(arguments) is not tuple:
-        raise ValueError("a call without arguments")
     match call, arguments:
         case Name("_reconstruct"), (Name("ndarray"), (0,), _):
             return Parts()

