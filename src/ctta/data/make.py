@@ -191,7 +191,7 @@ def make_pictures(
                         file.write(jpeg_bytes(image))
                 fresh.add((key, severity))
             done += len(part)
-            progress(f"making {key} {severity}", done, len(numbers) * len(pairs))
+            progress(f"making {name}", done, len(numbers) * len(pairs))
     states = {(key, severity): _state(key, "same procedure") for key, severity in pairs}
     note.files.update({f"{key}/{severity}": Made("", state) for (key, severity), state in states.items()})
     note.write(folder)
