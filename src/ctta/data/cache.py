@@ -17,6 +17,9 @@ from ctta.errors import DataError
 Watcher = Callable[[str, int, int | None], None]
 """Called as watcher(what, done, total): bytes for files, images for corruptions; total None when unknown."""
 
+Place = str | os.PathLike[str] | None
+"""A file or folder that a user may name."""
+
 BLOCK = 1 << 20
 
 
@@ -38,7 +41,7 @@ class Digests:
         return self.md5 is not None or self.sha256 is not None
 
 
-def cache_folder(folder: str | os.PathLike[str] | None = None) -> Path:
+def cache_folder(folder: Place = None) -> Path:
     """Return the data folder (not created here): the argument, else $CTTA_DATA, else the platform's cache."""
     if folder is None:
         folder = os.environ.get("CTTA_DATA") or None
@@ -49,7 +52,7 @@ def cache_folder(folder: str | os.PathLike[str] | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ctta"
 
 
-def find_folder(name: str, inside: str, root: str | os.PathLike[str] | None = None) -> Path:
+def find_folder(name: str, inside: str, root: Place = None) -> Path:
     """Return the folder of a benchmark: the given one if it holds that file, else NAME or made/NAME below it."""
     base = cache_folder(root)
     places = (base, base / name, base / "made" / name)
@@ -68,11 +71,10 @@ def writing(what: str, kept: str = "") -> Iterator[None]:
         ) from error
 
 
-def make_folder(folder: Path) -> Path:
+def make_folder(folder: Path) -> None:
     """Create a folder with its parents, or say why it cannot be."""
     with writing(f"create the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @contextlib.contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from ctta.data import catalogue
-from ctta.data.cache import Digests, Watcher, cache_folder, mismatch, silent
+from ctta.data.cache import Digests, Place, Watcher, cache_folder, mismatch, silent
 from ctta.data.catalogue import Archive, Entry
 from ctta.data.get import present
 from ctta.data.manifest import Manifest
@@ -22,9 +21,7 @@ class Check:
     detail: str = ""
 
 
-def check(
-    name: str | Entry, cache: str | os.PathLike[str] | None = None, progress: Watcher = silent
-) -> list[Check]:
+def check(name: str | Entry, cache: Place = None, progress: Watcher = silent) -> list[Check]:
     """Read every file of a dataset or checkpoint and compare it with what is published."""
     entry = catalogue.find(name) if isinstance(name, str) else name
     root, results = cache_folder(cache), []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from ctta._core.files import parsing
 from ctta.data import npm, plain_pickle, sniff
-from ctta.data.cache import cache_folder
+from ctta.data.cache import Place, cache_folder
 from ctta.data.dataset import Arrays, Labels, Pixels, require_uint8
 from ctta.errors import DataError
 
@@ -20,12 +19,12 @@ Split = Literal["train", "test"]
 PLANES = 3 * 32 * 32
 
 
-def cifar10(root: str | os.PathLike[str] | None = None, split: Split = "test") -> Arrays:
+def cifar10(root: Place = None, split: Split = "test") -> Arrays:
     """Read CIFAR-10 below a folder (or in it), by default the data cache."""
     return _read(root, 10, split)
 
 
-def cifar100(root: str | os.PathLike[str] | None = None, split: Split = "test") -> Arrays:
+def cifar100(root: Place = None, split: Split = "test") -> Arrays:
     """Read CIFAR-100 with its 100 fine classes below a folder (or in it), by default the data cache."""
     return _read(root, 100, split)
 
@@ -85,7 +84,7 @@ LAYOUTS: dict[int, tuple[Layout, ...]] = {
 """Folder, ending and reader of each layout, by the number of classes."""
 
 
-def _read(root: str | os.PathLike[str] | None, classes: int, split: Split) -> Arrays:
+def _read(root: Place, classes: int, split: Split) -> Arrays:
     """Read the 50,000 (train) or 10,000 (test) images of a split, the same from all layouts."""
     base, cure = cache_folder(root), f"Get it with: ctta data get cifar{classes}"
     if split not in ("train", "test"):

@@ -19,7 +19,7 @@ import numpy as np
 from ctta._core.files import parsing
 from ctta.corruptions import CORRUPTIONS, EXTRA
 from ctta.data import sniff
-from ctta.data.cache import find_folder
+from ctta.data.cache import Place, find_folder
 from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels, require_uint8
 from ctta.data.manifest import Manifest
 from ctta.errors import DataError
@@ -82,12 +82,12 @@ class CifarC(Dataset):
         return sha.hexdigest()
 
 
-def cifar10_c(corruption: str, severity: int = 5, root: str | os.PathLike[str] | None = None) -> CifarC:
+def cifar10_c(corruption: str, severity: int = 5, root: Place = None) -> CifarC:
     """Open one domain of CIFAR-10-C, by default from the data cache (official files first, then made ones)."""
     return CifarC(find_folder("CIFAR-10-C", "labels.npy", root), corruption, severity)
 
 
-def cifar100_c(corruption: str, severity: int = 5, root: str | os.PathLike[str] | None = None) -> CifarC:
+def cifar100_c(corruption: str, severity: int = 5, root: Place = None) -> CifarC:
     """Open one domain of CIFAR-100-C, by default from the data cache (official files first, then made ones)."""
     return CifarC(find_folder("CIFAR-100-C", "labels.npy", root), corruption, severity)
 

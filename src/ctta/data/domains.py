@@ -6,13 +6,13 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ctta.corruptions import CORRUPTIONS, EXTRA
+from ctta.data.cache import Place
 from ctta.data.cifar_c import cifar10_c, cifar100_c
 from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.folders import imagenet_c, tiny_imagenet_c
@@ -77,9 +77,7 @@ OPENERS: dict[str, Callable[..., Dataset]] = {
 }
 
 
-def domains(
-    name: str, root: str | os.PathLike[str] | None = None, *, clean: Dataset | None = None, **options: Any
-) -> Domains:
+def domains(name: str, root: Place = None, *, clean: Dataset | None = None, **options: Any) -> Domains:
     """Open a benchmark by name: cifar10-c, cifar100-c, imagenet-c or tiny-imagenet-c. Options go to its reader."""
     if name not in OPENERS:
         raise DataError(f"There is no benchmark `{name}`.{suggestion(name, OPENERS)} Known: {', '.join(OPENERS)}.")

@@ -1,12 +1,10 @@
 """Download one file: several sources, resumed, verified, and under its name only when it is whole.
 
-The bytes gather in `NAME.part` beside the target. An interrupted download leaves that file and goes on from it
-next time (HTTP Range) when a checksum is known to catch a part of something else; the final name appears only by a
-rename after size and checksum fit. Of several processes that want one file, one downloads and the others wait.
+The bytes gather in `NAME.part` beside the target. An interrupted download goes on from there next time (HTTP Range)
+when a checksum is known to catch a part of something else. Of several processes, one downloads and the others wait.
 
-This is not pooch: pooch begins a broken download of gigabytes anew, knows one source a file, waits for a server
-that drips, and takes a web page for a file without a known hash. All of that would stand around it here, and only
-the request, one line, would be its own.
+This is not pooch, which begins a broken download of gigabytes anew, knows one source a file, waits for a server that
+drips, and takes a web page for a file without a known hash: only the request, one line, would be its own here.
 """
 
 from __future__ import annotations
@@ -152,10 +150,7 @@ class Part:
             self._receive(iter(lambda: file.read(BLOCK), b""), 0, source.stat().st_size)
 
     def _download(self, address: str, *, confirm: bool = False) -> None:
-        """Download into the file, from where it ends if it may be resumed.
-
-        Google Drive's question about large files is answered; any other page is a failure of the source.
-        """
+        """Download into the file, from where it ends if it may be resumed. `confirm` answers Drive's question."""
         size = self.known.size
         start = self.path.stat().st_size if self.path.exists() and self.known.checksum else 0
         if size is not None and start >= size:
@@ -216,11 +211,11 @@ class Part:
                         break  # no length was announced, and it may never end
             except (http.client.HTTPException, ConnectionError) as error:
                 raise PassingError(f"the connection broke after {done:,} bytes ({error})") from error
+        if total is not None and done < total:
+            raise PassingError(f"the connection closed after {done:,} of {total:,} bytes")
         if total is not None and done > total:
             self.path.unlink()
             raise SourceError(f"expected {total:,} bytes, the server sends more")
-        if total is not None and done < total:
-            raise PassingError(f"the connection closed after {done:,} of {total:,} bytes")
 
 
 class _WebOnly(urllib.request.HTTPRedirectHandler):

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ctta.data import catalogue, npm
-from ctta.data.cache import Watcher, cache_folder, locked, make_folder, mismatch, place, silent
+from ctta.data.cache import Place, Watcher, cache_folder, locked, make_folder, mismatch, place, silent
 from ctta.data.catalogue import Archive, Entry, Part
 from ctta.data.fetch import Patience, fetch, local_path
 from ctta.data.unpack import unpack
@@ -22,7 +22,7 @@ PACKED = (".tar", ".gz", ".tgz", ".pt", ".pth")
 def get(
     name: str | Entry,
     *,
-    cache: str | os.PathLike[str] | None = None,
+    cache: Place = None,
     source: str | None = None,
     only: tuple[str, ...] = (),
     keep: bool = False,
@@ -51,26 +51,21 @@ def get(
 def present(part: Part, root: Path) -> Path | None:
     """Return where a part is, judged by names and sizes only, or None."""
     for archive in part:
-        files = {root / archive.folder / path: known.size for path, known in archive.members.items()}
-        if all(_plausible(path, size) for path, size in (files or {archive.marker(root): None}).items()):
+        sizes = {root / archive.folder / path: known.size for path, known in archive.members.items()}
+        if all(_there(path, size) for path, size in (sizes or {archive.marker(root): None}).items()):
             return archive.place(root)
     return None
 
 
-def _plausible(path: Path, size: int | None) -> bool:
-    try:
-        found = path.stat().st_size
-    except OSError:
-        return False
-    return found == size if size is not None else found > 0
+def _there(path: Path, size: int | None) -> bool:
+    return path.is_file() and (path.stat().st_size == size if size else path.stat().st_size > 0)
 
 
 def _parts(entry: Entry, only: tuple[str, ...], source: str | None) -> list[Part]:
     """Return the parts asked for; a source that is one part's archive by name asks for that part."""
     names = {part[0].name.partition(".")[0]: part for part in entry.parts}
-    for wanted in only:
-        if wanted not in names:
-            raise DataError(f"{entry.name} has no part `{wanted}`. Its parts: {', '.join(names)}.")
+    if unknown := [name for name in only if name not in names]:
+        raise DataError(f"{entry.name} has no part `{unknown[0]}`. Its parts: {', '.join(names)}.")
     chosen = [part for name, part in names.items() if not only or name in only]
     named = [part for part in chosen if source is not None and any(a.name == _file_name(source) for a in part)]
     return named or chosen

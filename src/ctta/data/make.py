@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from ctta import corruptions
 from ctta._version import __version__
 from ctta.corruptions import CORRUPTIONS, DETERMINISTIC, EXTRA
 from ctta.data import catalogue
-from ctta.data.cache import Watcher, atomic, cache_folder, make_folder, silent
+from ctta.data.cache import Place, Watcher, atomic, cache_folder, make_folder, silent
 from ctta.data.cifar import cifar10, cifar100
 from ctta.data.cifar_c import FULL, SEVERITIES
 from ctta.data.dataset import Dataset, Pixels
@@ -61,7 +60,7 @@ class Plan:
     severities: tuple[int, ...] = SEVERITIES
     seed: int = 0
     images: int | None = None
-    overlays: str | os.PathLike[str] | None = None
+    overlays: Place = None
 
     def __post_init__(self) -> None:
         if wrong := [name for name in self.corruptions if name not in ALL]:
@@ -90,10 +89,10 @@ def make(
     name: str,
     plan: Plan | None = None,
     *,
-    cache: str | os.PathLike[str] | None = None,
-    clean: str | os.PathLike[str] | None = None,
-    out: str | os.PathLike[str] | None = None,
-    ids: str | os.PathLike[str] | None = None,
+    cache: Place = None,
+    clean: Place = None,
+    out: Place = None,
+    ids: Place = None,
     progress: Watcher = silent,
     corrupt: Corrupt | None = None,
 ) -> list[MadeFile]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import pickletools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ PLAIN = {
 
 MARK = object()
 CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": MARK}
-CODES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "uint8"}
-"""The dtypes an array may have: numbers only."""
-
 NAMES = {
     "numpy ndarray",
     "numpy dtype",
@@ -44,12 +41,8 @@ class Name:
     name: str
 
 
-@dataclass
-class Kind:
-    """The dtype of an array."""
-
-    code: str
-    order: Literal["|", "<", ">"] = "|"
+UINT8 = Name("uint8")
+"""Stands for the one dtype an array may have."""
 
 
 @dataclass
@@ -57,22 +50,19 @@ class Parts:
     """An array: empty first, then what its state says. Nothing of it is believed before `array` is called."""
 
     shape: Any = None
-    kind: Kind | None = None
     fortran: Any = False
     data: Any = None
 
-    def array(self) -> NDArray[Any]:
-        """Build the array, if type, shape and the number of bytes fit each other."""
-        shape = self.shape
-        if not isinstance(self.kind, Kind) or type(shape) is not tuple or len(shape) > 32:
-            raise ValueError("an array without type or shape")
+    def array(self) -> NDArray[np.uint8]:
+        """Build the array, if its shape and the number of bytes fit each other."""
+        shape, data = self.shape, self.data.encode("latin1") if isinstance(self.data, str) else self.data
+        if type(shape) is not tuple or len(shape) > 32:
+            raise ValueError("an array without shape")
         if not all(type(side) is int and 0 <= side < 2**40 for side in shape):
             raise ValueError("an array with impossible sides")
-        data = self.data.encode("latin1") if isinstance(self.data, str) else self.data
-        dtype = np.dtype(self.kind.code).newbyteorder(self.kind.order)
-        if not isinstance(data, bytes | bytearray) or len(data) != math.prod(shape) * dtype.itemsize:
+        if not isinstance(data, bytes | bytearray) or len(data) != math.prod(shape):
             raise ValueError("an array whose bytes do not fit its shape")
-        return np.frombuffer(data, dtype).reshape(shape, order="F" if self.fortran else "C")
+        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if self.fortran else "C")
 
 
 def load(data: bytes) -> Any:
@@ -157,21 +147,21 @@ def _made(call: Any, arguments: Any) -> Any:
     match call, arguments:
         case Name("_reconstruct"), (Name("ndarray"), (0,), _):
             return Parts()
-        case Name("_frombuffer"), (data, Kind() as kind, shape, order):
-            return Parts(shape, kind, order == "F", data)
-        case Name("dtype"), (str(code), *_) if code in CODES:
-            return Kind(code)
+        case Name("_frombuffer"), (data, Name("uint8"), shape, order):
+            return Parts(shape, order == "F", data)
+        case Name("dtype"), ("u1" | "uint8", *_):
+            return UINT8
         case Name("encode"), (str(text), "latin1"):
             return text.encode("latin1")
-    raise ValueError("it builds something other than an array of numbers")
+    raise ValueError("it builds something other than an array of bytes")
 
 
 def _fill(thing: Any, state: Any) -> None:
-    """Take the state of an array or of its type."""
+    """Take the state of an array; that of its type says nothing new."""
     match thing, state:
-        case Parts(), (1, shape, Kind() as kind, fortran, data):
-            thing.shape, thing.kind, thing.fortran, thing.data = shape, kind, fortran, data
-        case Kind(), (3 | 4, "|" | "<" | ">" as order, None, None, None, -1, -1, 0, *_):
-            thing.order = order
+        case Parts(), (1, shape, Name("uint8"), fortran, data):
+            thing.shape, thing.fortran, thing.data = shape, fortran, data
+        case Name("uint8"), (3 | 4, "|", None, None, None, -1, -1, 0, *_):
+            pass
         case _:
-            raise ValueError("a state that neither an array of numbers nor its type has")
+            raise ValueError("a state that neither an array of bytes nor its type has")
