@@ -244,7 +244,9 @@ def test_wrong_checksum_is_refused_and_nothing_kept(site, tmp_path):
     flipped = bytearray(DATA)
     flipped[200_000] ^= 1
     site.pages["/a"] = whole(bytes(flipped))
-    with pytest.raises(DataError, match=f"expected MD5 {known(DATA).md5}, got {hashlib.md5(flipped).hexdigest()}"):
+    with pytest.raises(
+        DataError, match=f"expected SHA256 {known(DATA).sha256}, got {hashlib.sha256(flipped).hexdigest()}"
+    ):
         bring(tmp_path, site.address("/a"))
     assert names(tmp_path) == []
 

@@ -77,16 +77,7 @@ def get_command(name: str, as_json: bool, **options: Any) -> None:
 @click.option("--clean", type=PATH, help="Folder of the clean images [default: the data folder].")
 @click.option("--ids", type=PATH, help="List of the images to take (imagenet-c).")
 @click.option("--out", type=PATH, help="Folder to fill [default: made/NAME in the data folder].")
-def make_command(
-    name: str,
-    corruptions: str,
-    severities: str,
-    seed: int,
-    images: int | None,
-    overlays: Path | None,
-    as_json: bool,
-    **places: Any,
-) -> None:
+def make_command(name: str, corruptions: str, severities: str, as_json: bool, **options: Any) -> None:
     """Make a corrupted benchmark from clean images, in the official layout.
 
     NAME is cifar10-c, cifar100-c, imagenet-c or tiny-imagenet-c. Run it again to go on after an interruption.
@@ -95,9 +86,9 @@ def make_command(
     Example: ctta data make cifar10-c --corruptions fog,contrast --severities 5
     """
     names = tuple(part.strip() for part in corruptions.split(",") if part.strip()) or ALL
-    plan = Plan(names, _numbers(severities), seed, images, overlays)
+    plan = Plan(names, _numbers(severities), *(options.pop(key) for key in ("seed", "images", "overlays")))
     with meter("images") as watcher:
-        results = make(name, plan, progress=watcher, **places)
+        results = make(name, plan, progress=watcher, **options)
     rows = [{"path": str(r.path), "state": r.state, "already_there": r.there} for r in results]
     lines = [f"{r.state:15}{r.path}{' (was there)' if r.there else ''}" for r in results]
     lines += [f"{state}: {manifest.STATES[state]}." for state in dict.fromkeys(r.state for r in results)]

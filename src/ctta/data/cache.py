@@ -134,35 +134,33 @@ def _is_named(file: BinaryIO, path: Path) -> bool:
 
 
 class Sum:
-    """Size and digests of bytes as they pass, to be compared with what is known of them."""
+    """Size and checksum of bytes as they pass, to be compared with what is known of them."""
 
     def __init__(self, known: Digests) -> None:
-        names = [name for name in ("md5", "sha256") if getattr(known, name) is not None]
         self.known, self.size = known, 0
-        self.digests = {name: hashlib.new(name, usedforsecurity=False) for name in names}
+        self.name = "md5" if known.sha256 is None else "sha256"
+        self.digest = hashlib.new(self.name, usedforsecurity=False)
 
     def add(self, block: bytes) -> None:
         """Count a block."""
         self.size += len(block)
-        for digest in self.digests.values():
-            digest.update(block)
+        self.digest.update(block)
 
     def problem(self) -> str | None:
         """Return how the bytes differ ("expected ..., got ..."), or None when nothing does."""
-        expected = self.known.size
-        if expected is not None and self.size != expected:
-            state = "it is cut short" if self.size < expected else "it is another file"
-            return f"expected {expected:,} bytes, got {self.size:,}: {state}"
-        for name, digest in self.digests.items():
-            if (found := digest.hexdigest()) != (value := getattr(self.known, name)):
-                return f"expected {name.upper()} {value}, got {found}: it is damaged or another file"
+        size, value, found = self.known.size, getattr(self.known, self.name), self.digest.hexdigest()
+        if size is not None and size != self.size:
+            state = "it is cut short" if self.size < size else "it is another file"
+            return f"expected {size:,} bytes, got {self.size:,}: {state}"
+        if value not in (None, found):
+            return f"expected {self.name.upper()} {value}, got {found}: it is damaged or another file"
         return None
 
 
 def mismatch(path: Path, known: Digests, progress: Watcher = silent) -> str | None:
     """Return how a file differs from what is known of it, or None. A file of another size is not read."""
     sums, total = Sum(known), path.stat().st_size
-    if not sums.digests or known.size not in (None, total):
+    if not known.checksum or known.size not in (None, total):
         sums.size = total
         return sums.problem()
     with path.open("rb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -63,31 +64,26 @@ class Entry:
         return self.parts[0][0].folder
 
 
-def _entry(row: dict[str, Any], members: dict[str, dict[str, Digests]]) -> Entry:
-    parts: dict[str, list[Archive]] = {}
-    for archive in row.pop("archive"):
-        parts.setdefault(archive.pop("part", ""), []).append(_archive(archive, members))
-    return Entry(**row, parts=tuple(map(tuple, parts.values())))
+def _read() -> Iterator[Entry]:
+    table = tomllib.loads(resources.files("ctta.data").joinpath("catalogue.toml").read_text("utf-8"))
+    for row in table["entry"]:
+        parts: dict[str, list[Archive]] = {}
+        for archive in row.pop("archive"):
+            parts.setdefault(archive.get("part", ""), []).append(_archive(archive, table["members"]))
+        yield Entry(**row, parts=tuple(map(tuple, parts.values())))
 
 
-def _archive(row: dict[str, Any], members: dict[str, dict[str, Digests]]) -> Archive:
+def _archive(row: dict[str, Any], members: dict[str, Any]) -> Archive:
     file, unpack = row["file"], row.get("unpack", "tar")
     known = Digests(row.get("size"), row.get("md5"), row.get("sha256"))
     sources = row.get("sources") or [link.format(record=row["zenodo"], file=file) for link in ZENODO]
-    inside = {file: known} if unpack == "none" else members.get(row.get("members", ""), {})
+    inside = {path: Digests(**facts) for path, facts in members.get(row.get("members", ""), {}).items()}
     corruptions = tuple(name for group in row.get("corruptions", ()) for name in GROUPS[group])
+    inside = {file: known} if unpack == "none" else inside
     return Archive(file, tuple(sources), row["folder"], known, unpack, inside, corruptions)
 
 
-def _read() -> tuple[Entry, ...]:
-    table = tomllib.loads(resources.files("ctta.data").joinpath("catalogue.toml").read_text("utf-8"))
-    members = {
-        name: {path: Digests(**known) for path, known in rows.items()} for name, rows in table["members"].items()
-    }
-    return tuple(_entry(row, members) for row in table["entry"])
-
-
-ENTRIES = _read()
+ENTRIES = tuple(_read())
 
 
 def find(name: str) -> Entry:

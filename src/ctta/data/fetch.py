@@ -1,10 +1,10 @@
 """Download one file: several sources, resumed, verified, and under its name only when it is whole.
 
-The bytes gather in `NAME.part` beside the target. An interrupted download goes on from there next time (HTTP Range)
-when a checksum is known to catch a part of something else. Of several processes, one downloads and the others wait.
+The bytes gather in `NAME.part` beside the target. An interrupted download goes on from there next time when a
+checksum is known to catch a part of something else. Of several processes, one downloads and the others wait.
 
-This is not pooch, which begins a broken download of gigabytes anew, knows one source a file, waits for a server that
-drips, and takes a web page for a file without a known hash: only the request, one line, would be its own here.
+This is not pooch, which begins a broken download of gigabytes anew, knows one source a file, waits for a server
+that drips, and takes a web page for a file without a known hash: only the request, one line, would be its own.
 """
 
 from __future__ import annotations

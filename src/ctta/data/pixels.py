@@ -54,18 +54,16 @@ def preprocess(image: Image, preprocessing: Preprocessing) -> Image:
     """Resize and crop a Pillow image as torchvision's Resize and CenterCrop do."""
     from PIL.Image import Resampling
 
+    if preprocessing == "as-is":
+        return image
     if preprocessing == "resize64":
         return image.resize((64, 64), Resampling.BILINEAR)
-    if preprocessing == "resize256-crop224":
-        width, height = image.size
-        # torchvision truncates the longer side
-        size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
-        _bearable(*size)  # a damaged file may be a thousand times as long as it is wide
-        if size != image.size:
-            image = image.resize(size, Resampling.BILINEAR)
-        left, top = round((size[0] - 224) / 2), round((size[1] - 224) / 2)
-        return image.crop((left, top, left + 224, top + 224))
-    return image
+    width, height = image.size
+    # torchvision truncates the longer side
+    size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
+    _bearable(*size)  # a damaged file may be a thousand times as long as it is wide
+    left, top = round((size[0] - 224) / 2), round((size[1] - 224) / 2)
+    return image.resize(size, Resampling.BILINEAR).crop((left, top, left + 224, top + 224))
 
 
 def _bearable(width: int, height: int) -> None:

@@ -87,9 +87,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 def test_a_file_is_read_once_for_all_its_checksums(tmp_path):
     (tmp_path / "a").write_bytes(b"hello")
     seen = []
-    known = Digests(md5=hashlib.md5(b"hello").hexdigest(), sha256=hashlib.sha256(b"hello").hexdigest())
-    assert mismatch(tmp_path / "a", known, lambda *row: seen.append(row)) is None
+    good = {"md5": hashlib.md5(b"hello").hexdigest(), "sha256": hashlib.sha256(b"hello").hexdigest()}
+    assert mismatch(tmp_path / "a", Digests(**good), lambda *row: seen.append(row)) is None
     assert seen == [("checking a", 5, 5)]
+    for name, value in good.items():
+        assert mismatch(tmp_path / "a", Digests(**{name: value})) is None
+        assert name.upper() in mismatch(tmp_path / "a", Digests(**{name: "0" * 64}))
+    assert "cut short" in mismatch(tmp_path / "a", Digests(6))
 
 
 def test_formats_are_told_by_their_first_bytes(tmp_path):
