@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,20 +50,14 @@ class CifarC(Dataset):
         self.name = f"{folder.name.lower()}/{corruption}/{severity}"
         self.start = severities.index(severity) * count
         self.shape = (count * len(severities), 32, 32, 3)
-        self.offset = check_npy(self.path, self.shape, self._cure)
-        self.labels: Labels = self._load(folder / "labels.npy", self.shape[:1])[:count].astype(np.int64)
-
-    def _load(self, path: Path, shape: tuple[int, ...]) -> Pixels:
-        """Map a file that is exactly a uint8 array of that shape into memory."""
-        check_npy(path, shape, self._cure)
-        with parsing(f"{path} cannot be mapped into memory", self._cure):
-            mapped: Pixels = np.load(path, mmap_mode="r", allow_pickle=False)
-        return mapped
+        self.offset: int = load_npy(self.path, self.shape, self._cure).offset
+        labels = load_npy(folder / "labels.npy", self.shape[:1], self._cure)
+        self.labels: Labels = labels[:count].astype(np.int64)
 
     def images(self, indices: Indices) -> Pixels:
         """Return the chosen images, N x 32 x 32 x 3, 8-bit RGB."""
         rows = self.rows(indices) + self.start
-        return np.array(self._load(self.path, self.shape)[rows])  # a copy: the map ends here
+        return np.array(load_npy(self.path, self.shape, self._cure)[rows])  # a copy: the map ends here
 
     @functools.cached_property
     def hash(self) -> str:
@@ -92,17 +86,13 @@ def cifar100_c(corruption: str, severity: int = 5, root: Place = None) -> CifarC
     return CifarC(find_folder("CIFAR-100-C", "labels.npy", root), corruption, severity)
 
 
-def check_npy(path: Path, shape: tuple[int, ...], cure: str) -> int:
-    """Refuse a file that is not exactly a uint8 array of that shape; return where its data begin, in bytes."""
+def load_npy(path: Path, shape: tuple[int, ...], cure: str) -> np.memmap[Any, np.dtype[np.uint8]]:
+    """Map a file into memory that is exactly a uint8 array of that shape."""
     sniff.require(path, "npy", cure)
-    with path.open("rb") as file:
-        with parsing(f"{path}: the header of the .npy file is damaged", cure):
-            old = np.lib.format.read_magic(file) == (1, 0)
-            head = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
-            found, fortran, dtype = head(file)
-        begin, size = file.tell(), os.fstat(file.fileno()).st_size
-    require_uint8(path, shape, found, "column-major data" if fortran else dtype, cure)
-    if size != (expected := begin + int(np.prod(shape))):
-        state = "cut short" if size < expected else "too long"
-        raise DataError(f"{path}: expected {expected:,} bytes, got {size:,}: the file is {state}. {cure}")
-    return begin
+    with parsing(f"{path}: the .npy file is cut short or its header is damaged", cure):
+        mapped: np.memmap[Any, np.dtype[np.uint8]] = np.load(path, mmap_mode="r", allow_pickle=False)
+        expected, size = mapped.offset + mapped.size, path.stat().st_size
+    require_uint8(path, shape, mapped.shape, mapped.dtype if mapped.flags.c_contiguous else "column-major", cure)
+    if size != expected:
+        raise DataError(f"{path}: expected {expected:,} bytes, got {size:,}: the file is too long. {cure}")
+    return mapped
