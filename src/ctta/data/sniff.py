@@ -15,6 +15,7 @@ FORMATS = {
     "zip": ("a zip file", rb"PK\x03\x04"),
     "npy": ("a .npy array", rb"\x93NUMPY"),
     "png": ("a PNG image", rb"\x89PNG\r\n\x1a\n"),
+    "jpeg": ("a JPEG image", rb"\xff\xd8\xff"),
     "lfs": ("a Git LFS pointer instead of the file itself", rb"version https://git-lfs"),
     "pickle": ("a Python pickle", rb"\x80[\x02-\x05]"),
     "tar": ("a tar file", rb"(?s:.{257}ustar)"),
