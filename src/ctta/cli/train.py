@@ -11,39 +11,21 @@ import click
 
 from ctta._core.checkpoint import write_bytes
 from ctta._core.files import parsing
-from ctta.cli.recipe import follow, recipe_options, threads_option, write_manifest
+from ctta.cli.recipe import follow, training, write_manifest
 from ctta.models.train import TrainSettings
-from ctta.settings import build
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+INIT = "Weights to start from (another cycle of the same architecture) instead of random ones."
+AVERAGE = "Do not train: average these weights (ends of cycles) and measure their statistics. May be repeated."
 
 
 @click.command("train")
 @click.argument("arch")
-@click.argument("data")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--init",
-    type=FILE,
-    help="Weights to start from (another cycle of the same architecture) instead of random ones.",
-)
-@click.option(
-    "--average",
-    "averaged",
-    multiple=True,
-    type=FILE,
-    help="Do not train: average these weights (ends of cycles) and measure their statistics. May be repeated.",
-)
-@threads_option
-@recipe_options(TrainSettings)
+@click.option("--init", type=FILE, help=INIT)
+@click.option("--average", "averaged", multiple=True, type=FILE, help=AVERAGE)
+@training("train", TrainSettings)
 def command(
-    arch: str,
-    data: str,
-    out: Path,
-    init: Path | None,
-    averaged: tuple[Path, ...],
-    threads: int | None,
-    **recipe: Any,
+    arch: str, data: str, out: Path, init: Path | None, averaged: tuple[Path, ...], settings: TrainSettings
 ) -> None:
     """Train ARCH on DATA (cifar10, cifar100, or a folder of images by class) and write the weights to OUT.
 
@@ -52,22 +34,19 @@ def command(
 
     Example: ctta train wrn-16-2 cifar10 source.safetensors --epochs 16 --small-epochs 10
     """
-    import torch
     from safetensors.torch import save
 
     from ctta.models import load, train, weight_hash
 
-    if threads:
-        torch.set_num_threads(threads)
-    settings = build(TrainSettings, recipe, owner="train", lists="ctta train --help")
     split = train.load_split(data)
-    model, resume = train.new_model(arch, split.classes, settings.seed), out.with_suffix(".run")
+    model = train.new_model(arch, split.classes, settings.seed)
     if averaged:
         train.average(model, [load(arch, path).state_dict() for path in averaged])
         train.measure_statistics(model, split.train_images, settings)
     else:
         if init:
             model.load_state_dict(load(arch, init).state_dict())  # strict: another architecture is refused
+        resume = out.with_suffix(".run")
         follow(train.train(model, split.train_images, split.train_labels, settings, resume), settings.epochs)
     error = train.error_rate(model, split.test_images, split.test_labels)
     write_bytes(out, save({key: value.contiguous() for key, value in model.state_dict().items()}))
@@ -81,7 +60,6 @@ def command(
         clean_test_error=error,
         weight_hash=weight_hash(model),
     )
-    resume.unlink(missing_ok=True)
     click.echo(f"clean test error {100 * error:.2f} %, weights in {out}")
 
 

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import click
 
-from ctta.cli.recipe import follow, recipe_options, threads_option, write_manifest
+from ctta.cli.recipe import FILE, follow, training, write_manifest
 from ctta.methods.ecotta.warmup import WarmupSettings
-from ctta.settings import build
 
 
 @click.command("warmup")
 @click.argument("method", type=click.Choice(["ecotta"]))
 @click.argument("model")
-@click.argument("data")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--weights", type=click.Path(dir_okay=False, path_type=Path), help="Weight file of MODEL.")
-@threads_option
-@recipe_options(WarmupSettings)
-def command(
-    method: str, model: str, data: str, out: Path, weights: Path | None, threads: int | None, **recipe: Any
-) -> None:
+@click.option("--weights", type=FILE, help="Weight file of MODEL.")
+@training("warmup", WarmupSettings)
+def command(method: str, model: str, data: str, out: Path, weights: Path | None, settings: WarmupSettings) -> None:
     """Train METHOD's own networks beside MODEL on DATA (cifar10, cifar100, or a folder), and write them to OUT.
 
     MODEL is what `ctta run` takes: an architecture with --weights, embedded:, file:PATH, torchvision:NAME, ... or
@@ -32,17 +25,11 @@ def command(
 
     Example: ctta warmup ecotta wrn-16-2 cifar10 meta.safetensors --weights source.safetensors
     """
-    import torch
-
     from ctta.bench.resolve import model_from
     from ctta.methods.ecotta.warmup import Warmup
     from ctta.models.train import error_rate, load_split
 
-    if threads:
-        torch.set_num_threads(threads)
-    settings = build(WarmupSettings, recipe, owner="warmup", lists="ctta warmup --help")
-    warmup = Warmup(model_from(model, weights), settings)
-    split = load_split(data)
+    warmup, split = Warmup(model_from(model, weights), settings), load_split(data)
     before = error_rate(warmup.model, split.test_images, split.test_labels)
     resume = out.with_suffix(".run")
     follow(warmup.run(split.train_images, split.train_labels, resume), settings.epochs)
@@ -59,7 +46,6 @@ def command(
         clean_test_error_before=before,
         clean_test_error=after,
     )
-    resume.unlink()
     click.echo(
         f"clean test error {100 * before:.2f} % -> {100 * after:.2f} %; adapt with "
         f"ctta.adapt(model, {method!r}, warmup={str(out)!r})"

@@ -9,13 +9,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from ctta._core import files
 from ctta.errors import DataError
 
 Watcher = Callable[[str, int, int | None], None]
 """Called as watcher(what, done, total): bytes for files, images for corruptions; total None when unknown."""
+
+Place = str | os.PathLike[str] | None
+"""A file or folder that a user may name."""
 
 BLOCK = 1 << 20
 
@@ -38,7 +41,7 @@ class Digests:
         return self.md5 is not None or self.sha256 is not None
 
 
-def cache_folder(folder: str | os.PathLike[str] | None = None) -> Path:
+def cache_folder(folder: Place = None) -> Path:
     """Return the data folder (not created here): the argument, else $CTTA_DATA, else the platform's cache."""
     if folder is None:
         folder = os.environ.get("CTTA_DATA") or None
@@ -49,7 +52,7 @@ def cache_folder(folder: str | os.PathLike[str] | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ctta"
 
 
-def find_folder(name: str, inside: str, root: str | os.PathLike[str] | None = None) -> Path:
+def find_folder(name: str, inside: str, root: Place = None) -> Path:
     """Return the folder of a benchmark: the given one if it holds that file, else NAME or made/NAME below it."""
     base = cache_folder(root)
     places = (base, base / name, base / "made" / name)
@@ -68,11 +71,10 @@ def writing(what: str, kept: str = "") -> Iterator[None]:
         ) from error
 
 
-def make_folder(folder: Path) -> Path:
+def make_folder(folder: Path) -> None:
     """Create a folder with its parents, or say why it cannot be."""
     with writing(f"create the folder {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @contextlib.contextmanager
@@ -82,12 +84,6 @@ def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     refused = writing(f"write {target}", ". Nothing was left under that name")
     with refused, files.atomic(target, durable=durable) as file:
         yield file
-
-
-def write_bytes(target: Path, data: bytes) -> None:
-    """Write a small file atomically."""
-    with atomic(target) as file:
-        file.write(data)
 
 
 @contextlib.contextmanager
@@ -137,34 +133,49 @@ def _is_named(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def hash_file(path: Path, names: tuple[str, ...] = ("md5",), progress: Watcher = silent) -> dict[str, str]:
-    """Return the hex digests of a whole file, read once."""
-    digests = {name: hashlib.new(name, usedforsecurity=False) for name in names}
-    total, done = path.stat().st_size, 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            for digest in digests.values():
-                digest.update(block)
-            done += len(block)
-            progress(f"checking {path.name.removesuffix('.part')}", done, total)
-    return {name: digest.hexdigest() for name, digest in digests.items()}
+class Sum:
+    """Size and checksum of bytes as they pass, to be compared with what is known of them."""
+
+    def __init__(self, known: Digests) -> None:
+        self.known, self.size = known, 0
+        self.name = "md5" if known.sha256 is None else "sha256"
+        self.digest = hashlib.new(self.name, usedforsecurity=False)
+
+    def add(self, block: bytes) -> None:
+        """Count a block."""
+        self.size += len(block)
+        self.digest.update(block)
+
+    def problem(self) -> str | None:
+        """Return how the bytes differ ("expected ..., got ..."), or None when nothing does."""
+        size, value, found = self.known.size, getattr(self.known, self.name), self.digest.hexdigest()
+        if size is not None and size != self.size:
+            state = "it is cut short" if self.size < size else "it is another file"
+            return f"expected {size:,} bytes, got {self.size:,}: {state}"
+        if value not in (None, found):
+            return f"expected {self.name.upper()} {value}, got {found}: it is damaged or another file"
+        return None
 
 
 def mismatch(path: Path, known: Digests, progress: Watcher = silent) -> str | None:
-    """Return how a file differs from what is known of it ("expected ..., got ..."), or None when nothing does."""
-    size = path.stat().st_size
-    if known.size is not None and size != known.size:
-        state = "it is cut short" if size < known.size else "it is another file"
-        return f"expected {known.size:,} bytes, got {size:,}: {state}"
-    expected = {name: value for name in ("md5", "sha256") if (value := getattr(known, name)) is not None}
-    found = hash_file(path, tuple(expected), progress) if expected else {}
-    for name, value in expected.items():
-        if found[name] != value:
-            return f"expected {name.upper()} {value}, got {found[name]}: it is damaged or another file"
-    return None
+    """Return how a file differs from what is known of it, or None. A file of another size is not read."""
+    sums, total = Sum(known), path.stat().st_size
+    if not known.checksum or known.size not in (None, total):
+        sums.size = total
+        return sums.problem()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            sums.add(block)
+            progress(f"checking {path.name.removesuffix('.part')}", sums.size, total)
+    return sums.problem()
 
 
-def verify(path: Path, known: Digests, cure: str, progress: Watcher = silent) -> None:
-    """Refuse a file that differs from what is known of it."""
-    if problem := mismatch(path, known, progress):
-        raise DataError(f"{path}: {problem}. {cure}")
+def place(source: IO[bytes], target: Path, known: Digests, what: str, cure: str, *, durable: bool = True) -> None:
+    """Copy a stream to a file that gets its name only if the bytes are the known ones."""
+    sums = Sum(known)
+    with atomic(target, durable=durable) as file:
+        while block := source.read(BLOCK):
+            file.write(block)
+            sums.add(block)
+        if problem := sums.problem():
+            raise DataError(f"{what}: {problem}. {cure}")

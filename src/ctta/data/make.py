@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from ctta import corruptions
 from ctta._version import __version__
 from ctta.corruptions import CORRUPTIONS, DETERMINISTIC, EXTRA
 from ctta.data import catalogue
-from ctta.data.cache import Watcher, atomic, cache_folder, make_folder, silent
+from ctta.data.cache import Place, Watcher, atomic, cache_folder, make_folder, silent
 from ctta.data.cifar import cifar10, cifar100
 from ctta.data.cifar_c import FULL, SEVERITIES
 from ctta.data.dataset import Dataset, Pixels
@@ -34,12 +33,7 @@ ALL = CORRUPTIONS + EXTRA
 REPRODUCIBLE = (*DETERMINISTIC, "labels")
 """Files without random draws: whoever makes them can compare the bytes with the published ones."""
 
-FOLDERS = {
-    "cifar10-c": "CIFAR-10-C",
-    "cifar100-c": "CIFAR-100-C",
-    "imagenet-c": "ImageNet-C",
-    "tiny-imagenet-c": "Tiny-ImageNet-C",
-}
+NAMES = ("cifar10-c", "cifar100-c", "imagenet-c", "tiny-imagenet-c")
 CHUNK = {"cifar": 1000, "tiny-imagenet": 250, "imagenet": 25}
 """Images corrupted at once: enough to be fast, few enough to be small in memory."""
 
@@ -66,14 +60,12 @@ class Plan:
     severities: tuple[int, ...] = SEVERITIES
     seed: int = 0
     images: int | None = None
-    overlays: str | os.PathLike[str] | None = None
+    overlays: Place = None
 
     def __post_init__(self) -> None:
-        for name in self.corruptions:
-            if name not in ALL:
-                raise DataError(
-                    f"There is no corruption `{name}`.{suggestion(name, ALL)} Known: {', '.join(ALL)}."
-                )
+        if wrong := [name for name in self.corruptions if name not in ALL]:
+            hint = suggestion(wrong[0], ALL)
+            raise DataError(f"There is no corruption `{wrong[0]}`.{hint} Known: {', '.join(ALL)}.")
         if not self.severities or not set(self.severities) <= set(SEVERITIES):
             raise DataError(f"Severities are 1 to 5, got {', '.join(map(str, self.severities)) or 'none'}.")
         if tuple(sorted(set(self.severities))) != self.severities:
@@ -88,9 +80,8 @@ class Plan:
         overlays = {} if self.overlays is None else {"overlays": self.overlays}
         made = corrupt(images, key, severity, profile=profile, seed=self.seed, indices=numbers, **overlays)
         if made.shape != images.shape or made.dtype != np.uint8:
-            raise DataError(
-                f"The corruption {key} returned {made.dtype} of {made.shape}, expected uint8 of {images.shape}."
-            )
+            got = f"{made.dtype} of {made.shape}"
+            raise DataError(f"The corruption {key} returned {got}, expected uint8 of {images.shape}.")
         return made
 
 
@@ -98,10 +89,10 @@ def make(
     name: str,
     plan: Plan | None = None,
     *,
-    cache: str | os.PathLike[str] | None = None,
-    clean: str | os.PathLike[str] | None = None,
-    out: str | os.PathLike[str] | None = None,
-    ids: str | os.PathLike[str] | None = None,
+    cache: Place = None,
+    clean: Place = None,
+    out: Place = None,
+    ids: Place = None,
     progress: Watcher = silent,
     corrupt: Corrupt | None = None,
 ) -> list[MadeFile]:
@@ -112,20 +103,19 @@ def make(
     `ctta.corruptions.corrupt`.
     """
     plan, corrupt = plan or Plan(), corrupt or corruptions.corrupt
-    if name not in FOLDERS:
-        raise DataError(f"`{name}` cannot be made.{suggestion(name, FOLDERS)} What can: {', '.join(FOLDERS)}.")
-    target = Path(out).expanduser() if out is not None else cache_folder(cache) / "made" / FOLDERS[name]
+    if name not in NAMES:
+        raise DataError(f"`{name}` cannot be made.{suggestion(name, NAMES)} What can: {', '.join(NAMES)}.")
+    folder = cache_folder(cache) / "made" / catalogue.find(name).folder if out is None else Path(out).expanduser()
     if name.startswith("cifar"):
-        source = (cifar10 if name == "cifar10-c" else cifar100)(clean if clean is not None else cache)
-        return make_arrays(name, source, target, plan, catalogue.published_md5s(name), corrupt, progress)
+        source = (cifar10 if name == "cifar10-c" else cifar100)(cache if clean is None else clean)
+        return make_arrays(name, source, folder, plan, catalogue.published_md5s(name), corrupt, progress)
     if clean is None:
         raise DataError(
             f"{name} is made from a folder of clean images, one subfolder a class: give it with --clean FOLDER."
         )
-    profile = name.removesuffix("-c")
-    pictures = image_folder(clean, "resize256-crop224" if profile == "imagenet" else "resize64")
-    chosen = read_ids(ids) if ids is not None else None
-    return make_pictures(name, pictures, target, plan, profile, corrupt, progress, chosen)
+    pictures = image_folder(clean, "resize256-crop224" if name == "imagenet-c" else "resize64")
+    numbers = _chosen(pictures, None if ids is None else read_ids(ids))[: plan.images]
+    return make_pictures(name, pictures, folder, plan, numbers, corrupt, progress)
 
 
 def make_arrays(
@@ -139,25 +129,24 @@ def make_arrays(
 ) -> list[MadeFile]:
     """Make one .npy file a corruption and labels.npy, as CIFAR-10-C has them."""
     count = min(plan.images or len(clean), len(clean))
+    rows, results = count * len(plan.severities), []
     note = _begin(folder, Manifest(name, count, plan.severities, plan.seed, clean.hash, __version__), "*.npy")
     whole = count == FULL == len(clean) and plan.severities == SEVERITIES
-    rows = count * len(plan.severities)
-    results = []
     for key in ("labels", *plan.corruptions):
         path, shape = folder / f"{key}.npy", (rows,) if key == "labels" else (rows, 32, 32, 3)
         there = path.name in note.files and path.is_file() and path.stat().st_size == HEADER + int(np.prod(shape))
         if not there:
             md5 = _write_npy(path, shape, _blocks(key, clean, count, plan, corrupt, progress))
-            state = _state(key) if published.get(key) != md5 else "official"
-            note = note.holding({path.name: Made(md5, state if whole else "partial")})
+            state = "official" if published.get(key) == md5 else _state(key, "differs")
+            note.files[path.name] = Made(md5, state if whole else "partial")
             note.write(folder)
         results.append(MadeFile(path, note.files[path.name].state, there))
     return results
 
 
-def _state(key: str, otherwise: str = "differs") -> str:
+def _state(key: str, deterministic: str) -> str:
     """What a file is worth that does not carry a published MD5."""
-    return otherwise if key in REPRODUCIBLE else "fresh draw"
+    return deterministic if key in REPRODUCIBLE else "fresh draw"
 
 
 def _blocks(
@@ -179,25 +168,21 @@ def make_pictures(
     clean: ImageFolder,
     folder: Path,
     plan: Plan,
-    profile: str,
+    numbers: NDArray[np.int64],
     corrupt: Corrupt,
     progress: Watcher = silent,
-    ids: Sequence[str] | None = None,
 ) -> list[MadeFile]:
     """Make CORRUPTION/SEVERITY/CLASS/NAME.JPEG files, as ImageNet-C has them."""
-    numbers = _chosen(clean, ids)[: plan.images]
     source = hashlib.sha256("\n".join(clean.files[i] for i in numbers).encode()).hexdigest()
     note = _begin(folder, Manifest(name, len(numbers), plan.severities, plan.seed, source, __version__), "*/[1-5]")
     pairs = [(key, severity) for key in plan.corruptions for severity in plan.severities]
-    fresh: set[tuple[str, int]] = set()
-    done, total = 0, len(numbers) * len(pairs)
+    profile, fresh, done = name.removesuffix("-c"), set(), 0
     for start in range(0, len(numbers), CHUNK[profile]):
         part = numbers[start : start + CHUNK[profile]]
         pixels: Pixels | None = None
         for key, severity in pairs:
             targets = [(folder / key / str(severity) / clean.files[i]).with_suffix(".JPEG") for i in part]
-            todo = [k for k, target in enumerate(targets) if not target.is_file()]
-            if todo:
+            if todo := [k for k, target in enumerate(targets) if not target.is_file()]:
                 pixels = clean.images(part) if pixels is None else pixels
                 made = plan.apply(corrupt, pixels[todo], key, severity, profile, part[todo])
                 for k, image in zip(todo, made, strict=True):
@@ -205,10 +190,11 @@ def make_pictures(
                         file.write(jpeg_bytes(image))
                 fresh.add((key, severity))
             done += len(part)
-            progress(f"making {key} {severity}", done, total)
-    state = {f"{key}/{severity}": _state(key, "same procedure") for key, severity in pairs}
-    note.holding({place: Made("", worth) for place, worth in state.items()}).write(folder)
-    return [MadeFile(folder / k / str(s), state[f"{k}/{s}"], (k, s) not in fresh) for k, s in pairs]
+            progress(f"making {name}", done, len(numbers) * len(pairs))
+    states = {(key, severity): _state(key, "same procedure") for key, severity in pairs}
+    note.files.update({f"{key}/{severity}": Made("", state) for (key, severity), state in states.items()})
+    note.write(folder)
+    return [MadeFile(folder / p[0] / str(p[1]), state, p not in fresh) for p, state in states.items()]
 
 
 def _chosen(clean: ImageFolder, ids: Sequence[str] | None) -> NDArray[np.int64]:
@@ -216,8 +202,7 @@ def _chosen(clean: ImageFolder, ids: Sequence[str] | None) -> NDArray[np.int64]:
     if ids is None:
         return np.arange(len(clean))
     place = {file.rpartition(".")[0]: number for number, file in enumerate(clean.files)}
-    missing = [name for name in ids if name.rpartition(".")[0] not in place]
-    if missing:
+    if missing := [name for name in ids if name.rpartition(".")[0] not in place]:
         raise DataError(f"{clean.root} lacks {len(missing):,} of {len(ids):,} listed images, first {missing[0]}.")
     return np.array([place[name.rpartition(".")[0]] for name in ids], np.int64)
 
@@ -232,27 +217,23 @@ def _begin(folder: Path, wanted: Manifest, pattern: str) -> Manifest:
                 f"{folder} holds files that `ctta data make` did not make. Choose another folder with --out."
             )
         wanted.write(folder)
-        return wanted
-    if found.plan != wanted.plan:
+    elif found.plan != wanted.plan:
         raise DataError(
             f"{folder} was made with another plan ({found.plan}) than this one ({wanted.plan}). "
             "Delete it, or choose another folder with --out."
         )
-    return found
+    return found or wanted
 
 
 def _write_npy(path: Path, shape: tuple[int, ...], blocks: Iterable[Pixels]) -> str:
     """Stream blocks into a .npy file (version 1.0, as the official ones) and return its MD5."""
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": shape})
-    digest, done = hashlib.md5(head.getvalue(), usedforsecurity=False), 0
+    digest = hashlib.md5(head.getvalue(), usedforsecurity=False)
     with atomic(path) as file:
         file.write(head.getvalue())
         for block in blocks:
             data = np.ascontiguousarray(block).tobytes()
             file.write(data)
             digest.update(data)
-            done += len(block)
-        if done != shape[0]:
-            raise DataError(f"{path}: {done:,} of {shape[0]:,} rows were made.")
     return digest.hexdigest()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ctta._core.files import parsing
-from ctta.data.cache import write_bytes
+from ctta.data.cache import atomic
 
 NAME = "ctta-made.json"
 PLAIN = re.compile(r"\w{1,100}(\.npy|/[1-5])")
@@ -18,16 +18,19 @@ PLAIN = re.compile(r"\w{1,100}(\.npy|/[1-5])")
 
 @dataclass(frozen=True)
 class Made:
-    """One file: its MD5 and state.
-
-    official      the published MD5: byte for byte the benchmark's file
-    fresh draw    a random corruption: same procedure, other draws (the original was unseeded)
-    differs       a deterministic corruption whose bytes are not the published ones
-    partial       fewer images or severities than the benchmark, so that no MD5 is published
-    """
+    """One file: its MD5 (none for a folder of images) and what it is worth, one of `STATES`."""
 
     md5: str
     state: str
+
+
+STATES = {
+    "official": "the published MD5: byte for byte the benchmark's file",
+    "fresh draw": "random corruption: same procedure, other draws than the published file",
+    "differs": "deterministic, but not the published bytes",
+    "partial": "fewer images or severities than the benchmark: nothing published to compare with",
+    "same procedure": "deterministic; no checksum of single images is published",
+}
 
 
 @dataclass(frozen=True)
@@ -57,31 +60,25 @@ class Manifest:
 
     def _check(self) -> None:
         """Refuse values that no manifest of ours has."""
-        numbers = (self.images, self.seed, *self.severities)
         texts = [self.dataset, self.source, self.version]
         texts += [text for made in self.files.values() for text in (made.md5, made.state)]
-        if not all(type(number) is int for number in numbers) or not all(isinstance(text, str) for text in texts):
-            raise ValueError("a value of another type")
-        if self.images < 1 or not self.severities or not set(self.severities) <= {1, 2, 3, 4, 5}:
+        if not all(type(number) is int for number in (self.images, self.seed, *self.severities)):
+            raise ValueError("a number is none")
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a text is none")
+        once = set(self.severities)
+        if self.images < 1 or not once or not once <= {1, 2, 3, 4, 5} or len(once) < len(self.severities):
             raise ValueError(f"{self.images} images, severities {self.severities}")
-        if len(set(self.severities)) < len(self.severities):
-            raise ValueError("a severity twice")
         if wrong := next((name for name in self.files if not PLAIN.fullmatch(name)), None):
             raise ValueError(f"the file name {wrong!r}")
 
     def write(self, folder: Path) -> None:
         """Write the manifest atomically."""
-        write_bytes(folder / NAME, json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True).encode() + b"\n")
-
-    def holding(self, files: dict[str, Made]) -> Manifest:
-        """Return a manifest of these files too."""
-        return dataclasses.replace(self, files={**self.files, **files})
+        with atomic(folder / NAME) as file:
+            file.write(json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True).encode() + b"\n")
 
     @property
     def plan(self) -> str:
         """What decides the pixels, in words."""
-        severities = ",".join(map(str, self.severities))
-        return (
-            f"{self.dataset}, {self.images:,} images, severities {severities}, seed {self.seed}, "
-            f"clean images {self.source}"
-        )
+        how = f"severities {','.join(map(str, self.severities))}, seed {self.seed}"
+        return f"{self.dataset}, {self.images:,} images, {how}, clean images {self.source}"

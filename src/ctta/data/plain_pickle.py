@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import pickletools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,8 @@ PLAIN = {
 }
 """Opcodes that put the value they carry on the stack. Strings of Python 2 come as latin1."""
 
-CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-CODES = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "uint8"}
-"""The dtypes an array may have: numbers only."""
-
+MARK = object()
+CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": MARK}
 NAMES = {
     "numpy ndarray",
     "numpy dtype",
@@ -34,7 +32,6 @@ NAMES = {
     "numpy.core.numeric _frombuffer",  # protocol 5
     "_codecs encode",  # how Python 3 writes bytes in protocol 2
 }
-MARK = object()
 
 
 @dataclass(frozen=True)
@@ -44,12 +41,8 @@ class Name:
     name: str
 
 
-@dataclass
-class Kind:
-    """The dtype of an array."""
-
-    code: str
-    order: Literal["|", "<", ">"] = "|"
+UINT8 = Name("uint8")
+"""Stands for the one dtype an array may have."""
 
 
 @dataclass
@@ -57,22 +50,19 @@ class Parts:
     """An array: empty first, then what its state says. Nothing of it is believed before `array` is called."""
 
     shape: Any = None
-    kind: Kind | None = None
     fortran: Any = False
     data: Any = None
 
-    def array(self) -> NDArray[Any]:
-        """Build the array, if type, shape and the number of bytes fit each other."""
-        shape = self.shape
-        if not isinstance(self.kind, Kind) or type(shape) is not tuple or len(shape) > 32:
-            raise ValueError("an array without type or shape")
+    def array(self) -> NDArray[np.uint8]:
+        """Build the array, if its shape and the number of bytes fit each other."""
+        shape, data = self.shape, self.data.encode("latin1") if isinstance(self.data, str) else self.data
+        if type(shape) is not tuple or len(shape) > 32:
+            raise ValueError("an array without shape")
         if not all(type(side) is int and 0 <= side < 2**40 for side in shape):
             raise ValueError("an array with impossible sides")
-        data = self.data.encode("latin1") if isinstance(self.data, str) else self.data
-        dtype = np.dtype(self.kind.code).newbyteorder(self.kind.order)
-        if not isinstance(data, bytes | bytearray) or len(data) != math.prod(shape) * dtype.itemsize:
+        if not isinstance(data, bytes | bytearray) or len(data) != math.prod(shape):
             raise ValueError("an array whose bytes do not fit its shape")
-        return np.frombuffer(data, dtype).reshape(shape, order="F" if self.fortran else "C")
+        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if self.fortran else "C")
 
 
 def load(data: bytes) -> Any:
@@ -83,24 +73,26 @@ def load(data: bytes) -> Any:
     stack: list[Any] = []
     memo: dict[Any, Any] = {}
     for opcode, argument, _ in pickletools.genops(data):
-        name = opcode.name
-        if name in PLAIN:
-            stack.append(argument)
-        elif name in CONSTANTS:
-            stack.append(CONSTANTS[name])
-        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            memo[len(memo) if name == "MEMOIZE" else argument] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[argument])
-        elif name == "MARK":
-            stack.append(MARK)
-        elif name not in ("PROTO", "FRAME", "STOP"):
-            _combine(name, argument, stack)
+        match opcode.name:
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case name if name in PLAIN:
+                stack.append(argument)
+            case name if name in CONSTANTS:
+                stack.append(CONSTANTS[name])
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case name:
+                _combine(name, argument, stack)
     return stack.pop()
 
 
 def _combine(name: str, argument: Any, stack: list[Any]) -> None:
-    """Do an opcode that takes values off the stack."""
+    """Do an opcode that makes a container or takes values off the stack."""
     match name:
         case "EMPTY_LIST" | "EMPTY_DICT":
             stack.append([] if name == "EMPTY_LIST" else {})
@@ -112,13 +104,14 @@ def _combine(name: str, argument: Any, stack: list[Any]) -> None:
         case "SETITEM" | "SETITEMS":
             values = _take(stack, None if name == "SETITEMS" else 2)
             _top(stack, dict).update(zip(map(_text, values[::2]), values[1::2], strict=True))
-        case "GLOBAL":
-            stack.append(_name(argument))
-        case "STACK_GLOBAL":
-            stack.append(_name(" ".join(map(_text, _take(stack, 2)))))
+        case "GLOBAL" | "STACK_GLOBAL":
+            asked = argument if name == "GLOBAL" else " ".join(map(_text, _take(stack, 2)))
+            asked = asked.replace("numpy._core", "numpy.core")  # renamed in numpy 2; old files keep the old name
+            if asked not in NAMES:
+                raise ValueError(f"it asks for {asked.replace(' ', '.')}, which a data file has no need of")
+            stack.append(Name(asked.rpartition(" ")[2]))
         case "REDUCE":
-            call, arguments = _take(stack, 2)
-            stack.append(_made(call, arguments))
+            stack.append(_made(*_take(stack, 2)))
         case "BUILD":
             (state,) = _take(stack, 1)
             _fill(stack[-1], state)
@@ -149,35 +142,26 @@ def _text(key: Any) -> str:
     return key if isinstance(key, str) else key.decode("latin1")
 
 
-def _name(asked: str) -> Name:
-    name = asked.replace("numpy._core", "numpy.core")  # renamed in numpy 2; old files keep the old name
-    if name not in NAMES:
-        raise ValueError(f"it asks for {asked.replace(' ', '.')}, which a data file has no need of")
-    return Name(name.rpartition(" ")[2])
-
-
 def _made(call: Any, arguments: Any) -> Any:
     """Do what a call stands for: start an array, name its type, encode a text."""
-    if type(arguments) is not tuple:
-        raise ValueError("a call without arguments")
     match call, arguments:
         case Name("_reconstruct"), (Name("ndarray"), (0,), _):
             return Parts()
-        case Name("_frombuffer"), (data, Kind() as kind, shape, order):
-            return Parts(shape, kind, order == "F", data)
-        case Name("dtype"), (str(code), *_) if code in CODES:
-            return Kind(code)
+        case Name("_frombuffer"), (data, Name("uint8"), shape, order):
+            return Parts(shape, order == "F", data)
+        case Name("dtype"), ("u1" | "uint8", *_):
+            return UINT8
         case Name("encode"), (str(text), "latin1"):
             return text.encode("latin1")
-    raise ValueError("it builds something other than an array of numbers")
+    raise ValueError("it builds something other than an array of bytes")
 
 
 def _fill(thing: Any, state: Any) -> None:
-    """Take the state of an array or of its type."""
+    """Take the state of an array; that of its type says nothing new."""
     match thing, state:
-        case Parts(), (1, shape, Kind() as kind, fortran, data):
-            thing.shape, thing.kind, thing.fortran, thing.data = shape, kind, fortran, data
-        case Kind(), (3 | 4, "|" | "<" | ">" as order, None, None, None, -1, -1, 0, *_):
-            thing.order = order
+        case Parts(), (1, shape, Name("uint8"), fortran, data):
+            thing.shape, thing.fortran, thing.data = shape, fortran, data
+        case Name("uint8"), (3 | 4, "|", None, None, None, -1, -1, 0, *_):
+            pass
         case _:
-            raise ValueError("a state that neither an array of numbers nor its type has")
+            raise ValueError("a state that neither an array of bytes nor its type has")

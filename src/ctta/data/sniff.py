@@ -10,6 +10,23 @@ from ctta.errors import DataError
 HEAD = 512
 """Bytes needed to tell: a tar file carries its mark at offset 257."""
 
+FORMATS = {
+    "gzip": ("a gzip file", rb"\x1f\x8b"),
+    "zip": ("a zip file", rb"PK\x03\x04"),
+    "npy": ("a .npy array", rb"\x93NUMPY"),
+    "png": ("a PNG image", rb"\x89PNG\r\n\x1a\n"),
+    "jpeg": ("a JPEG image", rb"\xff\xd8\xff"),
+    "lfs": ("a Git LFS pointer instead of the file itself", rb"version https://git-lfs"),
+    "pickle": ("a Python pickle", rb"\x80[\x02-\x05]"),
+    "tar": ("a tar file", rb"(?s:.{257}ustar)"),
+    "html": ("a web page", rb"(?i)[\xef\xbb\xbf \t\r\n]*<(!doctype|html|head|body|!--|\?xml|script|meta|title)"),
+    "zeros": ("nothing but zero bytes", rb"\x00+\Z"),
+    "text": ("a text file", rb"[\t\r\n -~]+\Z"),
+    "empty": ("an empty file", rb"\Z"),
+    "unknown": ("bytes of no known format", rb""),
+}
+"""The name of each format in a sentence, and how its files begin; the first that fits names a file."""
+
 KINDS = {
     "tar": ("a tar file", {"tar", "gzip"}),
     "checkpoint": ("a PyTorch checkpoint", {"zip", "pickle", "tar"}),
@@ -18,38 +35,6 @@ KINDS = {
 }
 """For each kind we ask for: its name in a sentence, and the formats that pass. A .tar may well be compressed."""
 
-SPOKEN = {
-    "html": "a web page",
-    "lfs": "a Git LFS pointer instead of the file itself",
-    "gzip": "a gzip file",
-    "zip": "a zip file",
-    "tar": "a tar file",
-    "npy": "a .npy array",
-    "png": "a PNG image",
-    "jpeg": "a JPEG image",
-    "pickle": "a Python pickle",
-    "text": "a text file",
-    "zeros": "nothing but zero bytes",
-    "empty": "an empty file",
-    "unknown": "bytes of no known format",
-}
-
-MAGIC = {
-    "gzip": rb"\x1f\x8b",
-    "zip": rb"PK\x03\x04",
-    "npy": rb"\x93NUMPY",
-    "png": rb"\x89PNG\r\n\x1a\n",
-    "jpeg": rb"\xff\xd8\xff",
-    "lfs": rb"version https://git-lfs",
-    "pickle": rb"\x80[\x02-\x05]",
-    "tar": rb"(?s:.{257}ustar)",
-    "html": rb"(?i)[\xef\xbb\xbf \t\r\n]*<(!doctype|html|head|body|!--|\?xml|script|meta|title)",
-    "zeros": rb"\x00+\Z",
-    "text": rb"[\t\r\n -~]+\Z",
-    "empty": rb"\Z",
-}
-"""How a file of each format begins; the first that fits names it."""
-
 
 def sniff(head: bytes) -> str:
     r"""Name the format of a file's first bytes.
@@ -57,7 +42,7 @@ def sniff(head: bytes) -> str:
     >>> sniff(b"  <!DOCTYPE html><title>Quota exceeded</title>"), sniff(b"\x93NUMPY\x01"), sniff(b"")
     ('html', 'npy', 'empty')
     """
-    return next((name for name, magic in MAGIC.items() if re.match(magic, head[:HEAD])), "unknown")
+    return next(name for name, (_, magic) in FORMATS.items() if re.match(magic, head[:HEAD]))
 
 
 def head_of(path: Path) -> bytes:
@@ -66,14 +51,11 @@ def head_of(path: Path) -> bytes:
         return file.read(HEAD)
 
 
-def fits(head: bytes, kind: str | None) -> bool:
-    """Say whether a file's first bytes can be those of a kind; any bytes fit None."""
-    return kind is None or sniff(head) in KINDS[kind][1]
-
-
 def problem(head: bytes, kind: str | None) -> str | None:
-    """Return "expected a ..., got a ..." where the first bytes do not fit a kind, else None."""
-    return None if kind is None or fits(head, kind) else f"expected {KINDS[kind][0]}, got {SPOKEN[sniff(head)]}"
+    """Return "expected a ..., got a ..." where the first bytes do not fit a kind; any bytes fit None."""
+    expected, formats = KINDS[kind] if kind else ("", FORMATS.keys())
+    found = sniff(head)
+    return None if found in formats else f"expected {expected}, got {FORMATS[found][0]}"
 
 
 def require(path: Path, kind: str, cure: str) -> None:
@@ -84,9 +66,12 @@ def require(path: Path, kind: str, cure: str) -> None:
         raise DataError(f"{path}: {wrong}. {cure}")
 
 
-def read_bytes(path: Path, cure: str) -> bytes:
-    """Read a whole file, or say why it cannot be."""
+def read_bytes(path: Path, cure: str, expected: str | None = None) -> bytes:
+    """Read a whole file. Where binary data are `expected`, refuse what is clearly none of any kind."""
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}. {cure}") from error
+    if expected and (found := sniff(data)) in ("html", "lfs", "empty", "zeros", "text", "gzip", "zip", "tar"):
+        raise DataError(f"{path}: expected {expected}, got {FORMATS[found][0]}. {cure}")
+    return data

