@@ -6,7 +6,11 @@ A corruption named here means the same procedure in all profiles; only these num
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+
+from ctta.errors import SettingError
+from ctta.settings import suggestion
 
 GROUPS = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -31,138 +35,104 @@ DETERMINISTIC = (
 PROFILES = ("cifar", "tiny-imagenet", "imagenet")
 SEVERITIES = (1, 2, 3, 4, 5)
 
-Levels = tuple[Any, Any, Any, Any, Any]
-
-
-def _table(cifar: Levels, tiny: Levels, imagenet: Levels) -> dict[str, Levels]:
-    return dict(zip(PROFILES, (cifar, tiny, imagenet), strict=True))
-
-
-CONSTANTS: dict[str, dict[str, Levels]] = {
-    # standard deviation, of values in [0, 1]
-    "gaussian_noise": _table(
-        (0.04, 0.06, 0.08, 0.09, 0.10), (0.04, 0.08, 0.12, 0.15, 0.18), (0.08, 0.12, 0.18, 0.26, 0.38)
+# fmt: off
+_TABLE: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]] = {
+    "gaussian_noise": (  # standard deviation, of values in [0, 1]
+        (0.04, 0.06, 0.08, 0.09, 0.1),
+        (0.04, 0.08, 0.12, 0.15, 0.18),
+        (0.08, 0.12, 0.18, 0.26, 0.38),
     ),
     # photons at full brightness
-    "shot_noise": _table((500, 250, 100, 75, 50), (250, 100, 50, 30, 15), (60, 25, 12, 5, 3)),
-    # share of the values replaced
-    "impulse_noise": _table(
-        (0.01, 0.02, 0.03, 0.05, 0.07), (0.01, 0.02, 0.05, 0.08, 0.14), (0.03, 0.06, 0.09, 0.17, 0.27)
+    "shot_noise": ((500, 250, 100, 75, 50), (250, 100, 50, 30, 15), (60, 25, 12, 5, 3)),
+    "impulse_noise": (  # share of the values replaced
+        (0.01, 0.02, 0.03, 0.05, 0.07),
+        (0.01, 0.02, 0.05, 0.08, 0.14),
+        (0.03, 0.06, 0.09, 0.17, 0.27),
     ),
     # standard deviation relative to the value
-    "speckle_noise": _table(
-        (0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.25, 0.3, 0.35), (0.15, 0.2, 0.35, 0.45, 0.6)
-    ),
+    "speckle_noise": ((0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.25, 0.3, 0.35), (0.15, 0.2, 0.35, 0.45, 0.6)),
     # sigma, pixels
-    "gaussian_blur": _table((0.4, 0.6, 0.7, 0.8, 1.0), (0.5, 0.75, 1.0, 1.25, 1.5), (1.0, 2.0, 3.0, 4.0, 6.0)),
-    # radius of the disk, sigma of its edge, pixels
-    "defocus_blur": _table(
-        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
-        ((0.5, 0.6), (1.0, 0.1), (1.5, 0.1), (2.5, 0.01), (3.0, 0.1)),
-        ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
+    "gaussian_blur": ((0.4, 0.6, 0.7, 0.8, 1), (0.5, 0.75, 1, 1.25, 1.5), (1, 2, 3, 4, 6)),
+    "defocus_blur": (  # radius of the disk, sigma of its edge, pixels
+        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        ((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
+        ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     ),
-    # sigma, farthest neighbour, rounds
-    "glass_blur": _table(
+    "glass_blur": (  # sigma, farthest neighbour, rounds
         ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
         ((0.1, 1, 1), (0.5, 1, 1), (0.6, 1, 2), (0.7, 2, 1), (0.9, 2, 2)),
-        ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+        ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
     ),
-    # radius, sigma, pixels
-    "motion_blur": _table(
-        ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
-        ((10, 1.0), (10, 1.5), (10, 2.0), (10, 2.5), (12, 3.0)),
-        ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
+    "motion_blur": (  # radius, sigma, pixels
+        ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        ((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
+        ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     ),
-    # zoom factors from 1: stop and step of numpy.arange, whose rounding decides whether `stop` is among them
-    "zoom_blur": _table(
+    "zoom_blur": (  # zooms from 1: stop and step of numpy.arange, whose rounding decides whether `stop` is one
         ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
         ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
         ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
     ),
     # mean and deviation of the flakes, zoom, threshold, radius and sigma of their motion, share of the image kept
-    "snow": _table(
-        (
-            (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95),
-            (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
-            (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
-            (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.85),
-            (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.8),
-        ),
-        (
-            (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.8),
-            (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.8),
-            (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.7),
-            (0.25, 0.3, 2.25, 0.6, 12, 6.0, 0.65),
-            (0.3, 0.3, 1.25, 0.65, 14, 12.0, 0.6),
-        ),
-        (
-            (0.1, 0.3, 3.0, 0.5, 10, 4.0, 0.8),
-            (0.2, 0.3, 2.0, 0.5, 12, 4.0, 0.7),
-            (0.55, 0.3, 4.0, 0.9, 12, 8.0, 0.7),
-            (0.55, 0.3, 4.5, 0.85, 12, 8.0, 0.65),
-            (0.55, 0.3, 2.5, 0.85, 12, 12.0, 0.55),
-        ),
+    "snow": (
+        ((0.1, 0.2, 1, 0.6, 8, 3, 0.95), (0.1, 0.2, 1, 0.5, 10, 4, 0.9), (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+         (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85), (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8)),
+        ((0.1, 0.2, 1, 0.6, 8, 3, 0.8), (0.1, 0.2, 1, 0.5, 10, 4, 0.8), (0.15, 0.3, 1.75, 0.55, 10, 4, 0.7),
+         (0.25, 0.3, 2.25, 0.6, 12, 6, 0.65), (0.3, 0.3, 1.25, 0.65, 14, 12, 0.6)),
+        ((0.1, 0.3, 3, 0.5, 10, 4, 0.8), (0.2, 0.3, 2, 0.5, 12, 4, 0.7), (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+         (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65), (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55)),
     ),
-    # weights of the image and of the overlay
-    "frost": _table(
-        ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-        ((1.0, 0.3), (0.9, 0.4), (0.8, 0.45), (0.75, 0.5), (0.7, 0.55)),
-        ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    "frost": (  # weights of the image and of the overlay
+        ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        ((1, 0.3), (0.9, 0.4), (0.8, 0.45), (0.75, 0.5), (0.7, 0.55)),
+        ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
     ),
-    # strength, decay of the plasma from one scale to the next
-    "fog": _table(
-        ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
-        ((0.4, 3.0), (0.7, 3.0), (1.0, 2.5), (1.5, 2.0), (2.0, 1.75)),
-        ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
+    "fog": (  # strength, decay of the plasma from one scale to the next
+        ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+        ((0.4, 3), (0.7, 3), (1, 2.5), (1.5, 2), (2, 1.75)),
+        ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
     ),
     # added to the value of HSV
-    "brightness": _table((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5), (0.1, 0.2, 0.3, 0.4, 0.5)),
+    "brightness": ((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5), (0.1, 0.2, 0.3, 0.4, 0.5)),
     # factor on the distance to the channel's mean
-    "contrast": _table((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05), (0.4, 0.3, 0.2, 0.1, 0.05)),
+    "contrast": ((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05), (0.4, 0.3, 0.2, 0.1, 0.05)),
     # largest displacement, its sigma, largest shift of an anchor point; times ELASTIC_UNIT, pixels
-    "elastic_transform": _table(
-        ((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
-        ((0.0, 0.0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)),
-        ((2.0, 0.7, 0.1), (2.0, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
+    "elastic_transform": (
+        ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+        ((0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)),
+        ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
     ),
     # size relative to the image
-    "pixelate": _table((0.95, 0.9, 0.85, 0.75, 0.65), (0.9, 0.8, 0.7, 0.6, 0.5), (0.6, 0.5, 0.4, 0.3, 0.25)),
-    # quality, 1 to 100
-    "jpeg_compression": _table((80, 65, 58, 50, 40), (65, 58, 50, 40, 25), (25, 18, 15, 10, 7)),
+    "pixelate": ((0.95, 0.9, 0.85, 0.75, 0.65), (0.9, 0.8, 0.7, 0.6, 0.5), (0.6, 0.5, 0.4, 0.3, 0.25)),
+    "jpeg_compression": ((80, 65, 58, 50, 40), (65, 58, 50, 40, 25), (25, 18, 15, 10, 7)),  # quality, 1 to 100
     # mean and deviation of the drops, their sigma, threshold, strength (water) or sigma (mud), whether it is mud
-    "spatter": _table(
-        (
-            (0.62, 0.1, 0.7, 0.7, 0.5, False),
-            (0.65, 0.1, 0.8, 0.7, 0.5, False),
-            (0.65, 0.3, 1.0, 0.69, 0.5, False),
-            (0.65, 0.1, 0.7, 0.69, 0.6, True),
-            (0.65, 0.1, 0.5, 0.68, 0.6, True),
-        ),
-        (
-            (0.62, 0.1, 0.7, 0.7, 0.6, False),
-            (0.65, 0.1, 0.8, 0.7, 0.6, False),
-            (0.65, 0.3, 1.0, 0.69, 0.6, False),
-            (0.65, 0.1, 0.7, 0.68, 0.6, True),
-            (0.65, 0.1, 0.5, 0.67, 0.6, True),
-        ),
-        (
-            (0.65, 0.3, 4.0, 0.69, 0.6, False),
-            (0.65, 0.3, 3.0, 0.68, 0.6, False),
-            (0.65, 0.3, 2.0, 0.68, 0.5, False),
-            (0.65, 0.3, 1.0, 0.65, 1.5, True),
-            (0.67, 0.4, 1.0, 0.65, 1.5, True),
-        ),
+    "spatter": (
+        ((0.62, 0.1, 0.7, 0.7, 0.5, False), (0.65, 0.1, 0.8, 0.7, 0.5, False), (0.65, 0.3, 1, 0.69, 0.5, False),
+         (0.65, 0.1, 0.7, 0.69, 0.6, True), (0.65, 0.1, 0.5, 0.68, 0.6, True)),
+        ((0.62, 0.1, 0.7, 0.7, 0.6, False), (0.65, 0.1, 0.8, 0.7, 0.6, False), (0.65, 0.3, 1, 0.69, 0.6, False),
+         (0.65, 0.1, 0.7, 0.68, 0.6, True), (0.65, 0.1, 0.5, 0.67, 0.6, True)),
+        ((0.65, 0.3, 4, 0.69, 0.6, False), (0.65, 0.3, 3, 0.68, 0.6, False), (0.65, 0.3, 2, 0.68, 0.5, False),
+         (0.65, 0.3, 1, 0.65, 1.5, True), (0.67, 0.4, 1, 0.65, 1.5, True)),
     ),
-    # factor on the saturation of HSV, and what is added to it
-    "saturate": _table(
-        ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
-        ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (30.0, 0.2)),
-        ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
+    "saturate": (  # factor on the saturation of HSV, and what is added to it
+        ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+        ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (30, 0.2)),
+        ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
     ),
 }
+# fmt: on
+CONSTANTS = {name: dict(zip(PROFILES, rows, strict=True)) for name, rows in _TABLE.items()}
+"""By corruption and profile, what each severity sets."""
 
 OVERLAY_SCALE = {"cifar": 0.2, "tiny-imagenet": 0.3, "imagenet": 1.0}
 """Size of the frost overlays relative to the photos."""
 
 ELASTIC_UNIT = {"cifar": 1.0, "tiny-imagenet": 1.0, "imagenet": 244 / 224}
 """Pixels that 1 stands for in the elastic constants, relative to the image; 244 is what the benchmark used."""
+
+
+def require_known(what: str, given: object, known: Collection[str]) -> None:
+    """Refuse a name that is not one of those known."""
+    if given not in known:
+        hint = suggestion(given, known) if isinstance(given, str) else ""
+        raise SettingError(f"There is no {what} `{given}`.{hint} Known: {', '.join(known)}.")

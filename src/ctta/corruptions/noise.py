@@ -21,12 +21,11 @@ from ctta.corruptions.random import Draws
 LEVELS = 256
 
 
-def noise(x: Tensor, amount: float, name: str, draws: Draws) -> Tensor:
+def noise(name: str, x: Tensor, amount: float, draws: Draws) -> Tensor:
     """Pass every value of N x 3 x H x W bytes through the noise `name`."""
     values = x.numpy().reshape(-1)
     count = values.size // max(len(x), 1)
-    words = draws.bits(count) if working_dtype(x) == torch.float64 else draws.halves((count,))
-    words = words.reshape(-1)
+    words = (draws.bits(count) if working_dtype(x) == torch.float64 else draws.halves((count,))).reshape(-1)
     table = alias_table(name, amount, 8 * words.itemsize)
     upper = table.dtype.type(2 ** (8 * words.itemsize) - 256)
     out = np.empty_like(values)

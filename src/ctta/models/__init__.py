@@ -1,8 +1,7 @@
 """Source models: architectures, checkpoint formats, and explicit sources of weights."""
 
 from ctta.models.normalise import Normalise, Normalised
-from ctta.models.resnet import CifarResNet, ResNet
-from ctta.models.resnext import ResNeXt29
+from ctta.models.resnet import CifarResNet, ResNet, ResNeXt29
 from ctta.models.stages import Stages, find_stages
 from ctta.models.weights import read_weights, weight_hash
 from ctta.models.wrn import WideResNet

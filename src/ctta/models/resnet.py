@@ -1,9 +1,15 @@
-"""Residual networks (He et al., 2016): for ImageNet with torchvision's keys, and the small ones for CIFAR."""
+"""Residual networks (He et al., 2016; Xie et al., 2017).
+
+ResNets for ImageNet with torchvision's keys, the small ones for CIFAR, and ResNeXt-29 for 32 x 32 images as in
+AugMix and RobustBench.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ctta.models.normalise import Normalise
 
 
 def shortcut(width_in: int, width: int, stride: int) -> nn.Sequential | None:
@@ -56,9 +62,34 @@ class Bottleneck(nn.Module):
         return F.relu(out + (x if self.downsample is None else self.downsample(x)))
 
 
-def _stage(
-    block: type[BasicBlock | Bottleneck], width_in: int, planes: int, count: int, stride: int
-) -> nn.Sequential:
+class GroupedBottleneck(nn.Module):
+    """1 x 1, 3 x 3 in 4 groups of base width 32, 1 x 1, beside a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, width_in: int, planes: int, stride: int) -> None:
+        super().__init__()
+        inner, width = planes * 2, planes * self.expansion
+        self.conv_reduce = nn.Conv2d(width_in, inner, 1, bias=False)
+        self.bn_reduce = nn.BatchNorm2d(inner)
+        self.conv_conv = nn.Conv2d(inner, inner, 3, stride, 1, groups=4, bias=False)
+        self.bn = nn.BatchNorm2d(inner)
+        self.conv_expand = nn.Conv2d(inner, width, 1, bias=False)
+        self.bn_expand = nn.BatchNorm2d(width)
+        self.downsample = shortcut(width_in, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """N x in x H x W -> N x 4 planes x H/stride x W/stride."""
+        out = F.relu(self.bn_reduce(self.conv_reduce(x)))
+        out = F.relu(self.bn(self.conv_conv(out)))
+        out = self.bn_expand(self.conv_expand(out))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+ResidualBlock = type[BasicBlock | Bottleneck | GroupedBottleneck]
+
+
+def _stage(block: ResidualBlock, width_in: int, planes: int, count: int, stride: int) -> nn.Sequential:
     width = planes * block.expansion
     return nn.Sequential(block(width_in, planes, stride), *(block(width, planes, 1) for _ in range(count - 1)))
 
@@ -66,12 +97,7 @@ def _stage(
 class ResNet(nn.Module):
     """ImageNet ResNet; takes normalised images: N x 3 x H x W -> N x classes."""
 
-    def __init__(
-        self,
-        block: type[BasicBlock | Bottleneck],
-        counts: tuple[int, int, int, int],
-        classes: int = 1000,
-    ) -> None:
+    def __init__(self, block: ResidualBlock, counts: tuple[int, int, int, int], classes: int = 1000) -> None:
         super().__init__()
         e = block.expansion
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
@@ -107,3 +133,23 @@ class CifarResNet(nn.Module):
         """Return the logits."""
         x = self.layer3(self.layer2(self.layer1(F.relu(self.bn1(self.conv1(x))))))
         return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class ResNeXt29(nn.Module):
+    """Images in [0, 1], normalised inside to (x - 0.5) / 0.5: N x 3 x 32 x 32 -> N x classes."""
+
+    def __init__(self, classes: int = 100) -> None:
+        super().__init__()
+        self.conv_1_3x3 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        self.bn_1 = nn.BatchNorm2d(64)
+        self.stage_1 = _stage(GroupedBottleneck, 64, 64, 3, 1)
+        self.stage_2 = _stage(GroupedBottleneck, 256, 128, 3, 2)
+        self.stage_3 = _stage(GroupedBottleneck, 512, 256, 3, 2)
+        self.classifier = nn.Linear(1024, classes)
+        self.normalise = Normalise((0.5,) * 3, (0.5,) * 3)  # outside the state dict, as in the checkpoints
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = F.relu(self.bn_1(self.conv_1_3x3(self.normalise(x))))
+        x = self.stage_3(self.stage_2(self.stage_1(x)))
+        return self.classifier(x.mean((2, 3)))  # type: ignore[no-any-return]
