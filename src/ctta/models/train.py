@@ -177,7 +177,8 @@ def measure_statistics(
     generator = torch.Generator().manual_seed(settings.seed)
     order = torch.randperm(len(images), generator=generator)[: batches * batch]
     views = (
-        augment(images[chosen].float().div_(255), settings.padding, generator) for chosen in order.split(batch)
+        augment(images[chosen].float().div_(255), settings.padding, generator)
+        for chosen in torch.split(order, batch)
     )
     update_bn((view.contiguous(memory_format=torch.channels_last) for view in views), model)
     model.eval()
