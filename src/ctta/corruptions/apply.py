@@ -67,8 +67,7 @@ def corrupt(
         raise SettingError(f"Expected `workers` to be a whole number of at least 1, but got {workers!r}.")
     planes = _to_planes(images)
     places = _to_indices(indices, len(planes))
-    found = CONSTANTS[name][profile][int(severity) - 1]
-    values = found if isinstance(found, tuple) else (found,)
+    values = CONSTANTS[name][profile][int(severity) - 1]
     more: dict[str, tuple[Any, ...]] = {
         "frost": (constants.OVERLAY_SCALE[profile], Path(overlays) if overlays is not None else None),
         "elastic_transform": (constants.ELASTIC_UNIT[profile],),

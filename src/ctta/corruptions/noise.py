@@ -45,7 +45,11 @@ def noise(name: str, x: Tensor, amount: float, draws: Draws) -> Tensor:
 
 
 def probabilities(name: str, amount: float) -> NDArray[np.float64]:
-    """Probability of each level after the noise (columns) given the level before (rows), 256 x 256."""
+    """Probability of each level after the noise (columns) given the level before (rows), 256 x 256.
+
+    `amount` is a deviation (of values in [0, 1], or relative to the value: speckle), the share of the values
+    replaced (impulse) or the number of photons at full brightness (shot).
+    """
     level = np.arange(LEVELS)
     if name == "impulse_noise":
         out = np.diag(np.full(LEVELS, 1.0 - amount))

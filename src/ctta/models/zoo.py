@@ -16,10 +16,17 @@ from torch import Tensor, nn
 
 from ctta._core.files import parsing
 from ctta.errors import DataError, SettingError
-from ctta.models.normalise import Normalise, Normalised
-from ctta.models.resnet import BasicBlock, Bottleneck, CifarResNet, ResNet, ResNeXt29
+from ctta.models.networks import (
+    BasicBlock,
+    Bottleneck,
+    CifarResNet,
+    Normalise,
+    Normalised,
+    ResNet,
+    ResNeXt29,
+    WideResNet,
+)
 from ctta.models.weights import NORMALISERS, load_strictly, read_weights
-from ctta.models.wrn import WideResNet
 from ctta.settings import suggestion
 
 IMAGENET_COUNTS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

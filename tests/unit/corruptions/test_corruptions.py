@@ -295,7 +295,7 @@ def test_alias_table_draws_the_probabilities(name, amount, bits):
 
 def test_noise_frequencies_follow_the_table():
     for name in ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"):
-        amount = CONSTANTS[name]["cifar"][4]
+        (amount,) = CONSTANTS[name]["cifar"][4]
         wanted = noise_tables.probabilities(name, amount)[100]
         for side, count in ((32, 40), (100, 4)):
             made = corrupt(np.full((count, side, side, 3), 100, dtype=np.uint8), name, 5)

@@ -1,15 +1,48 @@
-"""Residual networks (He et al., 2016; Xie et al., 2017).
+"""The architectures of the published source models, and normalisation as part of a model.
 
-ResNets for ImageNet with torchvision's keys, the small ones for CIFAR, and ResNeXt-29 for 32 x 32 images as in
-AugMix and RobustBench.
+ResNets (He et al., 2016) for ImageNet with torchvision's keys and small ones for CIFAR. For 32 x 32 images
+ResNeXt-29 (Xie et al., 2017) as in AugMix, and wide ResNets (Zagoruyko and Komodakis, 2016) as in RobustBench.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctta.models.normalise import Normalise
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class Normalise(nn.Module):
+    """(x - mean) / std per channel, so that every adapter sees images in [0, 1]."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...] = IMAGENET_MEAN, std: tuple[float, ...] = IMAGENET_STD) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise images, N x C x H x W."""
+        return (x - self.mean) / self.std
+
+
+class Normalised(nn.Module):
+    """A model behind its normalisation: images in [0, 1] in, logits out. Keys: `normalize.*`, `model.*`."""
+
+    def __init__(self, model: nn.Module, normalise: Normalise | None = None) -> None:
+        super().__init__()
+        self.normalize = normalise or Normalise()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.model(self.normalize(x))  # type: ignore[no-any-return]
 
 
 def shortcut(width_in: int, width: int, stride: int) -> nn.Sequential | None:
@@ -86,7 +119,27 @@ class GroupedBottleneck(nn.Module):
         return F.relu(out + (x if self.downsample is None else self.downsample(x)))
 
 
-ResidualBlock = type[BasicBlock | Bottleneck | GroupedBottleneck]
+class PreActivationBlock(nn.Module):
+    """Pre-activation block; where the width changes, both branches start from the activated input."""
+
+    expansion = 1
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(width_in)
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.convShortcut = nn.Conv2d(width_in, width, 1, stride, bias=False) if width_in != width else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """N x in x H x W -> N x width x H/stride x W/stride."""
+        active = F.relu(self.bn1(x))
+        out = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        return out + (x if self.convShortcut is None else self.convShortcut(active))  # type: ignore[no-any-return]
+
+
+ResidualBlock = type[BasicBlock | Bottleneck | GroupedBottleneck | PreActivationBlock]
 
 
 def _stage(block: ResidualBlock, width_in: int, planes: int, count: int, stride: int) -> nn.Sequential:
@@ -153,3 +206,22 @@ class ResNeXt29(nn.Module):
         x = F.relu(self.bn_1(self.conv_1_3x3(self.normalise(x))))
         x = self.stage_3(self.stage_2(self.stage_1(x)))
         return self.classifier(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class WideResNet(nn.Module):
+    """WRN-depth-width: raw images in [0, 1] (no normalisation), N x 3 x 32 x 32 -> N x classes."""
+
+    def __init__(self, depth: int = 28, width: int = 10, classes: int = 10) -> None:
+        super().__init__()
+        count = (depth - 4) // 6
+        widths = (16, 16 * width, 32 * width, 64 * width)
+        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
+        stages = (_stage(PreActivationBlock, widths[k], widths[k + 1], count, min(k + 1, 2)) for k in range(3))
+        self.block1, self.block2, self.block3 = (nn.Sequential(OrderedDict(layer=stage)) for stage in stages)
+        self.bn1 = nn.BatchNorm2d(widths[3])
+        self.fc = nn.Linear(widths[3], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = self.block3(self.block2(self.block1(self.conv1(x))))
+        return self.fc(F.relu(self.bn1(x)).mean((2, 3)))  # type: ignore[no-any-return]
