@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 from ctta.corruptions.filters import cut, working_dtype
 
+Floats = NDArray[np.float64]
+
 NEGLIGIBLE = 1e-13
 
 
@@ -49,7 +51,7 @@ def _stretch(x: Tensor, zoom: float, size: int) -> Tensor:
     return lower.mul_(1.0 - part).add_(upper.mul_(part))
 
 
-def motion(x: Tensor, radius: int, sigma: float, angles: NDArray[np.float64]) -> Tensor:
+def motion(x: Tensor, radius: int, sigma: float, angles: Floats) -> Tensor:
     """Smear byte planes, N x C x H x W, along one direction each (degrees, x right, y down); bytes.
 
     One-sided Gaussian weights on whole-pixel steps; the edge pixel goes on beyond the border. The sum is rounded
@@ -92,9 +94,7 @@ def _smear_each(padded: Tensor, steps: NDArray[np.int64], weights: list[float], 
             total.add_(window, alpha=sum(weight for _, weight in taps))
 
 
-def motion_taps(
-    radius: int, sigma: float, angles: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def motion_taps(radius: int, sigma: float, angles: Floats) -> tuple[NDArray[np.int64], Floats]:
     """Steps (down, right) of every tap, N x taps x 2, and the weights of the taps, which sum to 1."""
     places = np.arange(2 * radius + 1)
     weights = np.exp(-(places**2) / (2.0 * sigma * sigma))

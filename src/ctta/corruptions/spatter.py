@@ -23,14 +23,7 @@ CHAMFER = ((0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.4), (1, 2, 2.1969), (2, 1, 2.1969)
 
 
 def spatter(
-    x: Tensor,
-    mean: float,
-    spread: float,
-    sigma: float,
-    threshold: float,
-    strength: float,
-    mud: bool,
-    draws: Draws,
+    x: Tensor, mean: float, spread: float, sigma: float, threshold: float, strength: float, mud: bool, draws: Draws
 ) -> Tensor:
     """Spatter the image: N x 3 x H x W bytes -> bytes."""
     layer = torch.from_numpy(draws.normal((1, *x.shape[2:]))).double().mul_(spread).add_(mean)

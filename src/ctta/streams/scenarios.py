@@ -72,17 +72,15 @@ def continual(
 ) -> Stream:
     """One domain after another at one severity, never reset: the paper's main scenario (CTTA)."""
     domains = [Domain(name, severity) for name in _names(corruptions)]
-    return _one_after_another("continual", source, domains, batch_size, images, order)
+    return _one_after_another(source, domains, batch_size=batch_size, images=images, order=order)
 
 
 def gradual(
     source: Source,
     *,
     corruptions: Sequence[str] | None = None,
-    batch_size: int = 200,
-    images: int | None = None,
-    order: Order | None = None,
     first: Literal["up", "from5"] = "up",
+    **options: Any,
 ) -> Stream:
     """Severities 1 to 5 and back for every corruption (GTTA). `first="from5"`: CoTTA starts at 5 and goes down."""
     up_and_down, from_five = (1, 2, 3, 4, 5, 4, 3, 2, 1), (5, 4, 3, 2, 1)
@@ -91,7 +89,8 @@ def gradual(
         for place, name in enumerate(_names(corruptions))
         for severity in (from_five if place == 0 and first == "from5" else up_and_down)
     ]
-    return _one_after_another("gradual", source, domains, batch_size, images, order, first=first)
+    plan = _one_after_another(source, domains, **options)
+    return replace(plan, name="gradual", options={**plan.options, "first": first})
 
 
 def reset_each_shift(source: Source, **options: Any) -> Stream:
@@ -174,27 +173,26 @@ def _names(corruptions: Sequence[str] | None) -> Sequence[str]:
 
 
 def _one_after_another(
-    name: str,
     source: Source,
     domains: Sequence[Domain],
-    batch_size: int,
-    images: int | None,
-    order: Order | None,
-    **more: Any,
+    *,
+    batch_size: int = 200,
+    images: int | None = None,
+    order: Order | None = None,
 ) -> Stream:
     if batch_size < 1 or (images is not None and images < 1):
         raise SettingError(f"Expected at least one image a batch and a domain, but got {batch_size} and {images}.")
     order = order or Order()
     chosen = arrange(source.labels, order) if images is None else _part(source.labels, order, images)
-    facts = {"batch_size": batch_size, "images": len(chosen), "order": order.kind, "order_seed": order.seed}
+    count = len(chosen)
     return Stream(
-        name=name,
+        name="continual",
         source=source,
         domains=tuple(domains),
-        domain_of=np.repeat(np.arange(len(domains), dtype=np.int32), len(chosen)),
+        domain_of=np.repeat(np.arange(len(domains), dtype=np.int32), count),
         index_of=np.tile(chosen, len(domains)),
-        bounds=_bounds(len(chosen), len(domains), batch_size),
-        options={**facts, **more},
+        bounds=_bounds(count, len(domains), batch_size),
+        options={"batch_size": batch_size, "images": count, "order": order.kind, "order_seed": order.seed},
     )
 
 
