@@ -21,12 +21,7 @@ from ctta.augment.cotta import Span, brightness, contrast, gray, hue, saturation
 CUT_OFF = 4.0
 """Where the Gaussian ends, in standard deviations."""
 
-JITTER: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
-    brightness,
-    contrast,
-    saturation,
-    lambda x, turn: hue(x, turn[:, 0]),
-)
+JITTER = (brightness, contrast, saturation, hue)
 
 
 class ViewDraws(NamedTuple):

@@ -160,9 +160,10 @@ def gamma(x: Tensor, exponent: float) -> Tensor:
 
 
 def hue(x: Tensor, turn: float | Tensor) -> Tensor:
-    """Turn the hue by a fraction of the colour circle, one for all or N x 1 x 1."""
+    """Turn the hue by a fraction of the colour circle, one for all or N x ones."""
     if x.shape[1] != 3:
         return x
+    turn = turn.view(-1, 1, 1) if isinstance(turn, Tensor) else turn
     red, green, blue = x.unbind(1)
     value = x.amax(1)
     chroma = value - x.amin(1)

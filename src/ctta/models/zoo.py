@@ -16,16 +16,8 @@ from torch import Tensor, nn
 
 from ctta._core.files import parsing
 from ctta.errors import DataError, SettingError
-from ctta.models.networks import (
-    BasicBlock,
-    Bottleneck,
-    CifarResNet,
-    Normalise,
-    Normalised,
-    ResNet,
-    ResNeXt29,
-    WideResNet,
-)
+from ctta.models import networks
+from ctta.models.networks import Normalise, Normalised
 from ctta.models.weights import NORMALISERS, load_strictly, read_weights
 from ctta.settings import suggestion
 
@@ -50,16 +42,16 @@ def build(name: str, classes: int | None = None) -> nn.Module:
     if match := re.fullmatch(r"wrn-(\d+)-(\d+)", name):
         depth, width = int(match[1]), int(match[2])
         if depth >= 10 and (depth - 4) % 6 == 0 and width >= 1:
-            return WideResNet(depth, width, classes or 10)
+            return networks.WideResNet(depth, width, classes or 10)
     if name == "resnext-29":
-        return ResNeXt29(classes or 100)
+        return networks.ResNeXt29(classes or 100)
     if match := re.fullmatch(r"resnet-(\d+)", name):
         depth = int(match[1])
         if depth in CIFAR_DEPTHS:
-            return CifarResNet(depth, classes or 10)
+            return networks.CifarResNet(depth, classes or 10)
         if depth in IMAGENET_COUNTS:
-            block = BasicBlock if depth < 50 else Bottleneck
-            return Normalised(ResNet(block, IMAGENET_COUNTS[depth], classes or 1000))
+            block = networks.BasicBlock if depth < 50 else networks.Bottleneck
+            return Normalised(networks.ResNet(block, IMAGENET_COUNTS[depth], classes or 1000))
     raise SettingError(
         f"There is no model `{name}`. Known: wrn-DEPTH-WIDTH (depth 10, 16, 22, 28, 34, 40), resnext-29, "
         f"resnet-{'/'.join(map(str, IMAGENET_COUNTS))} (ImageNet), "
