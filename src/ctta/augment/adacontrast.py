@@ -21,27 +21,19 @@ from ctta.augment.cotta import Span, brightness, contrast, gray, hue, saturation
 CUT_OFF = 4.0
 """Where the Gaussian ends, in standard deviations."""
 
-Jitter = Callable[[Tensor, Tensor], Tensor]
-JITTER: tuple[Jitter, ...] = (brightness, contrast, saturation, lambda x, turn: hue(x, turn[:, 0]))
+JITTER = (brightness, contrast, saturation, hue)
 
 
 class ViewDraws(NamedTuple):
     """What was drawn for each image, all on the CPU."""
 
-    jittered: Tensor
-    """Whether its colours are jittered, N booleans."""
-    order: Tensor
-    """Which jitter comes first, second, ...: N x 4 indices into `JITTER`."""
-    factors: Tensor
-    """By how much, N x 4, in the order of `JITTER`."""
-    grey: Tensor
-    """Whether it turns grey, N booleans."""
-    blurred: Tensor
-    """Whether it is blurred, N booleans."""
-    radius: Tensor
-    """Standard deviation of the blur in pixels, N."""
-    flipped: Tensor
-    """Whether it is flipped left to right, N booleans."""
+    jittered: Tensor  # whether its colours are jittered, N booleans
+    order: Tensor  # which jitter comes first, second, ...: N x 4 indices into `JITTER`
+    factors: Tensor  # by how much, N x 4, in the order of `JITTER`
+    grey: Tensor  # whether it turns grey, N booleans
+    blurred: Tensor  # whether it is blurred, N booleans
+    radius: Tensor  # standard deviation of the blur in pixels, N
+    flipped: Tensor  # whether it is flipped left to right, N booleans
 
 
 @dataclass(frozen=True)
@@ -101,12 +93,10 @@ class StrongView(Augmentation):
         for place in draws.order.unbind(1):  # in each place an image has one jitter: four times the work of one
             for index, jitter in enumerate(JITTER):
                 chosen = draws.jittered & (place == index)
-                factors = draws.factors[chosen, index].view(-1, 1, 1, 1).to(x)
-                change(x, chosen, jitter, factors)
+                change(x, chosen, jitter, draws.factors[chosen, index].view(-1, 1, 1, 1).to(x))
         if x.shape[1] == 3:
             change(x, draws.grey, gray)
-        reach = math.ceil(CUT_OFF * self.radius[1])
-        change(x, draws.blurred, blur, draws.radius[draws.blurred], reach)
+        change(x, draws.blurred, blur, draws.radius[draws.blurred], math.ceil(CUT_OFF * self.radius[1]))
         return flip(x, draws.flipped)
 
 
@@ -125,10 +115,9 @@ def flip(x: Tensor, chosen: Tensor) -> Tensor:
 def blur(x: Tensor, sigma: Tensor, reach: int) -> Tensor:
     """Blur images in [0, 1] by Gaussians, `sigma` (N) in pixels; the edge goes on beyond the border."""
     height, width = x.shape[2:]
-    rows = blur_matrices(sigma, height, reach).to(x)
-    columns = rows if width == height else blur_matrices(sigma, width, reach).to(x)
-    out = rows[:, None] @ x @ columns[:, None].transpose(-1, -2)
-    return out.clamp_(0.0, 1.0)  # rounding may leave the range
+    rows = blur_matrices(sigma, height, reach).to(x)[:, None]
+    columns = rows if width == height else blur_matrices(sigma, width, reach).to(x)[:, None]
+    return (rows @ x @ columns.mT).clamp_(0.0, 1.0)  # rounding may leave the range
 
 
 def blur_matrices(sigma: Tensor, size: int, reach: int) -> Tensor:

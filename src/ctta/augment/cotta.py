@@ -9,7 +9,6 @@ never made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -39,15 +38,9 @@ class Ranges:
     sigma: Span = (0.001, 0.5)
 
 
+# in the order of the fields
 SOFT = Ranges(
-    brightness=(0.8, 1.2),
-    contrast=(0.85, 1.15),
-    saturation=(0.75, 1.25),
-    hue=(-0.03, 0.03),
-    gamma=(0.85, 1.15),
-    angle=(-8.0, 8.0),
-    scale=(0.95, 1.05),
-    sigma=(0.001, 0.25),
+    (0.8, 1.2), (0.85, 1.15), (0.75, 1.25), (-0.03, 0.03), (0.85, 1.15), (-8.0, 8.0), (0.95, 1.05), (0.001, 0.25)
 )
 
 
@@ -78,17 +71,9 @@ class Cotta(Augmentation):
 
     def colours(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Brightness, contrast, saturation, hue and gamma in a random order."""
-        span = self.ranges
-        jitter: list[tuple[Callable[[Tensor, float], Tensor], Span]] = [
-            (brightness, span.brightness),
-            (contrast, span.contrast),
-            (saturation, span.saturation),
-            (hue, span.hue),
-            (gamma, span.gamma),
-        ]
-        for index in torch.randperm(len(jitter), generator=generator, device="cpu").tolist():
-            apply, limits = jitter[index]
-            x = apply(x, uniform(limits, generator))
+        for index in torch.randperm(len(JITTER), generator=generator, device="cpu").tolist():
+            jitter = JITTER[index]
+            x = jitter(x, uniform(getattr(self.ranges, jitter.__name__), generator))
         return x
 
     def geometry(self, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -102,26 +87,20 @@ class Cotta(Augmentation):
         flip = uniform((0.0, 1.0), generator) < 0.5
 
         # where each output pixel comes from, in pixels from the centre; a margin is left for the blur
-        u, v = centred(width), centred(height)
-        du = (-u if flip else u)[None, :] - shift_x
-        dv = v[:, None] - shift_y
+        u, v = (
+            torch.arange(-BLUR_RADIUS, size + BLUR_RADIUS, dtype=torch.float64, device="cpu") + (0.5 - size / 2)
+            for size in (width, height)
+        )
+        du, dv = (-u if flip else u)[None, :] - shift_x, v[:, None] - shift_y
         from_x = (math.cos(angle) * du + math.sin(angle) * dv) / scale
         from_y = (math.cos(angle) * dv - math.sin(angle) * du) / scale
 
         grid = torch.stack([from_x / (width / 2), from_y / (height / 2)], dim=-1).to(x)
-        warped = F.grid_sample(
-            x, grid.expand(len(x), -1, -1, -1), mode="bilinear", padding_mode="border", align_corners=False
-        )
+        warped = F.grid_sample(x, grid.expand(len(x), -1, -1, -1), padding_mode="border", align_corners=False)
         inside = coverage(from_x, width) * coverage(from_y, height)
         if bool((inside < 1).any()):  # on the CPU; only long, narrow images reach beyond their padding
             warped = warped * inside.to(x)
         return blur(warped, sigma)
-
-
-def centred(size: int) -> Tensor:
-    """Pixel centres along an axis with a margin for the blur, in pixels from the middle; on the CPU."""
-    places = torch.arange(-BLUR_RADIUS, size + BLUR_RADIUS, dtype=torch.float64, device="cpu")
-    return places + (0.5 - size / 2)
 
 
 def uniform(limits: Span, generator: torch.Generator) -> float:
@@ -181,21 +160,19 @@ def gamma(x: Tensor, exponent: float) -> Tensor:
 
 
 def hue(x: Tensor, turn: float | Tensor) -> Tensor:
-    """Turn the hue by a fraction of the colour circle, one for all or N x 1 x 1."""
+    """Turn the hue by a fraction of the colour circle, one for all or N x ones."""
     if x.shape[1] != 3:
         return x
+    turn = turn.view(-1, 1, 1) if isinstance(turn, Tensor) else turn
     red, green, blue = x.unbind(1)
     value = x.amax(1)
     chroma = value - x.amin(1)
     safe = torch.where(chroma == 0, 1.0, chroma)
-    sixths = torch.where(  # position on the circle, in sixths of a turn
-        value == red,
-        (green - blue) / safe,
-        torch.where(value == green, (blue - red) / safe + 2.0, (red - green) / safe + 4.0),
-    )
-    turned = sixths + 6.0 * turn
-    channels = []
-    for offset in (5.0, 3.0, 1.0):
-        place = torch.remainder(turned + offset, 6.0)
-        channels.append(value - chroma * torch.minimum(place, 4.0 - place).clamp_(0.0, 1.0))
-    return torch.stack(channels, dim=1)
+    below = torch.where(value == green, (blue - red) / safe + 2.0, (red - green) / safe + 4.0)
+    turned = torch.where(value == red, (green - blue) / safe, below) + 6.0 * turn  # in sixths of the circle
+    places = (torch.remainder(turned + offset, 6.0) for offset in (5.0, 3.0, 1.0))
+    parts = (torch.minimum(place, 4.0 - place).clamp_(0.0, 1.0) for place in places)
+    return torch.stack([value - chroma * part for part in parts], dim=1)
+
+
+JITTER = (brightness, contrast, saturation, hue, gamma)

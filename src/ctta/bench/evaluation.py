@@ -17,7 +17,7 @@ from ctta._core.copies import copy_network
 from ctta._core.layers import use_source_statistics
 from ctta.adapter import Adapter
 from ctta.data import to_batch
-from ctta.models.blocks import mean_by_block
+from ctta.models.stages import mean_by_block
 from ctta.streams import CLEAN, Batch, Order, Source, Stream, arrange
 
 BINS = 15

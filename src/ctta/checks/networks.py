@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ctta.models.normalise import Normalise
-from ctta.models.wrn import WideResNet
+from ctta.models.networks import Normalise, WideResNet
 
 CLASSES = 5
 IMAGE = (3, 12, 12)

@@ -8,16 +8,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctta.corruptions.filters import correlate, disk, gauss, to_bytes, to_levels, working_dtype
-from ctta.corruptions.geometry import centre, motion, zoomed
+from ctta.corruptions.geometry import motion, zoomed
 from ctta.corruptions.random import Draws
 
 
 def gaussian_blur(x: Tensor, sigma: float) -> Tensor:
     """Gaussian of `sigma` pixels: N x 3 x H x W bytes -> bytes."""
-    dtype = working_dtype(x)
-    if dtype == torch.float32:
-        return to_levels(gauss(x.to(dtype), sigma))
-    return to_bytes(gauss(x.to(dtype).div_(255), sigma))
+    if working_dtype(x) == torch.float32:
+        return to_levels(gauss(x.float(), sigma))
+    return to_bytes(gauss(x.double().div_(255), sigma))
 
 
 def defocus_blur(x: Tensor, radius: float, sigma: float) -> Tensor:
@@ -33,9 +32,7 @@ def glass_blur(x: Tensor, sigma: float, delta: int, rounds: int, draws: Draws) -
     for number in range(rounds):
         source = source.take(taken_from(steps[:, number], delta, height, width))
     blurred = gaussian_blur(x, sigma).numpy()
-    moved = np.empty_like(blurred)
-    for channel in range(3):
-        moved[:, channel] = blurred[:, channel].take(source).reshape(-1, height, width)
+    moved = np.stack([blurred[:, k].take(source).reshape(-1, height, width) for k in range(3)], 1)
     return gaussian_blur(torch.from_numpy(moved), sigma)
 
 
@@ -79,11 +76,11 @@ def zoom_blur(x: Tensor, stop: float, step: float) -> Tensor:
         levels = x.float().contiguous(memory_format=torch.channels_last)
         total = levels.clone()
         for factor in factors:
-            total += zoomed(centre(levels, factor), factor, height, width) if factor > 1 else levels
+            total += zoomed(levels, factor, height, width) if factor > 1 else levels
         return to_levels(total.div_(len(factors) + 1))
     first = x.float().div_(255)
     exact = first.double()
     total = first.new_zeros(*x.shape[:2], width, height)  # turned as `zoomed` leaves it
     for factor in factors:
-        total += zoomed(centre(exact, factor), factor, height, width).transpose(2, 3).float()
+        total += zoomed(exact, factor, height, width).transpose(2, 3).float()
     return to_bytes(total.transpose(2, 3).add(first).div_(len(factors) + 1))

@@ -6,6 +6,7 @@ published bytes come out where a value falls on the edge between two levels.
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 
@@ -69,27 +70,21 @@ def gaussian_taps(sigma: float, truncate: float = 4.0) -> NDArray[np.float64]:
 def gauss(x: Tensor, sigma: float) -> Tensor:
     """Gaussian blur of the last two dimensions, cut off at 4 sigma; the edge pixel goes on beyond the border."""
     taps = gaussian_taps(sigma).tolist()
-    if len(taps) == 1:
+    radius = len(taps) - 1
+    if radius == 0:
         return x.clone()
     for dim in (2, 3):
-        x = _blur_along(x, dim, taps)
+        size = x.shape[dim]
+        padded = torch.cat([*[x.narrow(dim, 0, 1)] * radius, x, *[x.narrow(dim, size - 1, 1)] * radius], dim)
+        x = x * taps[0]
+        pair = torch.empty_like(x)
+        for k in range(radius, 0, -1):  # from the outside inwards, the order the published data were summed in
+            torch.add(padded.narrow(dim, radius - k, size), padded.narrow(dim, radius + k, size), out=pair)
+            if x.dtype == torch.float32:
+                x.add_(pair, alpha=taps[k])
+            else:
+                x += pair.mul_(taps[k])
     return x
-
-
-def _blur_along(x: Tensor, dim: int, taps: list[float]) -> Tensor:
-    radius, size = len(taps) - 1, x.shape[dim]
-    first = x.narrow(dim, 0, 1)
-    last = x.narrow(dim, size - 1, 1)
-    padded = torch.cat([first] * radius + [x] + [last] * radius, dim)
-    out = x * taps[0]
-    pair = torch.empty_like(out)
-    for k in range(radius, 0, -1):  # from the outside inwards, the order the published data were summed in
-        torch.add(padded.narrow(dim, radius - k, size), padded.narrow(dim, radius + k, size), out=pair)
-        if x.dtype == torch.float32:
-            out.add_(pair, alpha=taps[k])
-        else:
-            out += pair.mul_(taps[k])
-    return out
 
 
 @lru_cache(maxsize=32)
@@ -124,9 +119,14 @@ def correlate(x: Tensor, kernel: NDArray[np.float32]) -> Tensor:
     reach, dtype = len(kernel) // 2, working_dtype(x)
     planes = F.pad(x.to(dtype), [reach] * 4, mode="reflect")
     if np.count_nonzero(kernel) <= FEW_TAPS:
-        if dtype == torch.float32:
-            return to_levels(_correlate_taps(planes, kernel, x.shape[2], x.shape[3]))
-        return to_bytes(_correlate_taps(planes.div_(255), kernel, x.shape[2], x.shape[3]))
+        if dtype == torch.float64:
+            planes = planes.div_(255)
+        total = torch.zeros(x.shape, dtype=dtype)
+        part = torch.empty_like(total)
+        for row, column in np.argwhere(kernel).tolist():
+            window = planes[:, :, row : row + x.shape[2], column : column + x.shape[3]]
+            total += torch.mul(window, float(kernel[row, column]), out=part)
+        return to_levels(total) if dtype == torch.float32 else to_bytes(total)
     height, width = planes.shape[2:]
     step = 1 if dtype == torch.float64 else 64  # many factors of 2 are what the float32 transforms like best
     shape = _good_size(height, step), _good_size(width, step)
@@ -136,15 +136,6 @@ def correlate(x: Tensor, kernel: NDArray[np.float32]) -> Tensor:
     if dtype == torch.float64:  # kernel and sum are multiples of 2^-30: half of that exceeds all rounding
         out = out + 0.5 ** (KERNEL_BITS + 1)
     return to_levels(out)
-
-
-def _correlate_taps(planes: Tensor, kernel: NDArray[np.float32], height: int, width: int) -> Tensor:
-    out = torch.zeros(*planes.shape[:2], height, width, dtype=planes.dtype)
-    part = torch.empty_like(out)
-    for row, column in np.argwhere(kernel).tolist():
-        window = planes[:, :, row : row + height, column : column + width]
-        out += torch.mul(window, float(kernel[row, column]), out=part)
-    return out
 
 
 @lru_cache(maxsize=8)
@@ -159,23 +150,10 @@ def _spectrum(kernel: bytes, shape: tuple[int, int], dtype: torch.dtype) -> Tens
 
 def _good_size(size: int, step: int) -> int:
     """The next multiple of `step` whose only prime factors are 2, 3 and 5."""
-    size += -size % step
-    while True:
-        rest = size
-        for prime in (2, 3, 5):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
-            return size
-        size += step
+    return next(n for n in itertools.count(size + -size % step, step) if pow(30, n.bit_length(), n) == 0)
 
 
 @lru_cache(maxsize=32)
-def coarse_smoothing(size: int, sigma: float) -> Tensor:
-    """The smoothing matrix in multiples of 2^-13."""
-    return torch.from_numpy((np.rint(smoothing_matrix(size, sigma) * 2**13) / 2**13).astype(np.float32))
-
-
 def smoothing_matrix(size: int, sigma: float) -> NDArray[np.float64]:
     """Gaussian cut off at 3 sigma with half-sample mirrored borders as a matrix, size x size."""
     taps = gaussian_taps(sigma, truncate=3.0)
@@ -196,10 +174,12 @@ def smooth(fields: Tensor, sigma: float) -> Tensor:
     """
     height, width = fields.shape[-2:]
     if min(height, width) > EXACT_UP_TO and max(height, width) < 3 * sigma:
-        left, right = (_thin(size, sigma) for size in (height, width))
-        return _each(left[0], _each(left[1], fields, right[1].T), right[0].T)
-    out = _banded(_coarse(fields), sigma)
-    return _banded(_coarse(out).transpose(-1, -2).contiguous(), sigma).transpose(-1, -2)
+        (up, down), (wide, narrow) = (_thin(size, sigma) for size in (height, width))
+        small = times(down, fields.flatten(0, -3), narrow.T)
+        return times(up, small, wide.T).view(fields.shape)
+    for _ in range(2):  # across the rows, then, turned, across the columns
+        fields = _banded(fields.mul(2.0**10).round_().mul_(2.0**-10), sigma).transpose(-1, -2).contiguous()
+    return fields
 
 
 @lru_cache(maxsize=8)
@@ -210,25 +190,19 @@ def _thin(size: int, sigma: float) -> tuple[Tensor, Tensor]:
     return (left[:, :rank] * scale[:rank]).float(), right[:rank].float()
 
 
-def _each(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-    """The product left @ field @ right for each field: of one shape, however many fields there are."""
-    fields = x.flatten(0, -3)
-    count = len(fields)
-    out = torch.bmm(torch.bmm(left.expand(count, -1, -1), fields), right.expand(count, -1, -1))
-    return out.view(*x.shape[:-2], *out.shape[1:])
-
-
-def _coarse(x: Tensor) -> Tensor:
-    return x.mul(2.0**10).round_().mul_(2.0**-10)
+def times(left: Tensor | None, x: Tensor, right: Tensor | None = None) -> Tensor:
+    """The product left @ matrix @ right for each of N matrices: of one shape, however many there are."""
+    if left is not None:
+        x = torch.bmm(left.expand(len(x), -1, -1), x)
+    return x if right is None else torch.bmm(x, right.expand(len(x), -1, -1))
 
 
 def _banded(x: Tensor, sigma: float, block: int = 32) -> Tensor:
-    """Smooth along the rows' dimension: a product with a band, block by block."""
+    """Smooth along the rows' dimension: a product with a band, block by block, the weights multiples of 2^-13."""
     size, reach = x.shape[-2], math.ceil(3 * sigma) + 1
-    matrix = coarse_smoothing(size, sigma)
+    matrix = torch.from_numpy((np.rint(smoothing_matrix(size, sigma) * 2**13) / 2**13).astype(np.float32))
     out = torch.empty_like(x)
     for start in range(0, size, block):
-        stop = min(start + block, size)
-        low, high = max(start - reach, 0), min(stop + reach, size)
-        out[..., start:stop, :] = matrix[start:stop, low:high] @ x[..., low:high, :]
+        rows, near = slice(start, start + block), slice(max(start - reach, 0), start + block + reach)
+        out[..., rows, :] = matrix[rows, near] @ x[..., near, :]
     return out

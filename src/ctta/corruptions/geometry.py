@@ -14,6 +14,8 @@ from torch.nn import functional as F
 
 from ctta.corruptions.filters import cut, working_dtype
 
+Floats = NDArray[np.float64]
+
 NEGLIGIBLE = 1e-13
 
 
@@ -22,20 +24,18 @@ def crop_size(size: int, zoom: float) -> int:
     return math.ceil(size / zoom)
 
 
-def centre(x: Tensor, zoom: float) -> Tensor:
-    """The part of ... x H x W that a zoomed crop sees."""
-    height, width = crop_size(x.shape[-2], zoom), crop_size(x.shape[-1], zoom)
+def centre(x: Tensor, height: int, width: int) -> Tensor:
+    """The middle of ... x H x W, height x width."""
     top, left = (x.shape[-2] - height) // 2, (x.shape[-1] - width) // 2
     return x[..., top : top + height, left : left + width]
 
 
-def zoomed(crop: Tensor, zoom: float, height: int, width: int) -> Tensor:
-    """Enlarge a crop (N x C x h x w) bilinearly, corners on corners, and keep its middle."""
+def zoomed(x: Tensor, zoom: float, height: int, width: int) -> Tensor:
+    """Enlarge the middle of N x C x h x w bilinearly, corners on corners, and keep its middle, height x width."""
+    crop = centre(x, crop_size(height, zoom), crop_size(width, zoom))
     if crop.dtype == torch.float32:
         size = round(crop.shape[2] * zoom), round(crop.shape[3] * zoom)
-        large = F.interpolate(crop, size, mode="bilinear", align_corners=True)
-        top, left = (size[0] - height) // 2, (size[1] - width) // 2
-        return large[:, :, top : top + height, left : left + width]
+        return centre(F.interpolate(crop, size, mode="bilinear", align_corners=True), height, width)
     # picking rows copies runs of memory, picking columns single numbers: turning the image is cheaper
     turned = _stretch(crop, zoom, height).transpose(2, 3).contiguous()
     return _stretch(turned, zoom, width).transpose(2, 3)
@@ -44,16 +44,14 @@ def zoomed(crop: Tensor, zoom: float, height: int, width: int) -> Tensor:
 def _stretch(x: Tensor, zoom: float, size: int) -> Tensor:
     before = x.shape[2]
     after = round(before * zoom)
-    places = np.arange(size) + (after - size) // 2
-    position = places * ((before - 1) / (after - 1))
+    position = (np.arange(size) + (after - size) // 2) * ((before - 1) / (after - 1))
     low = np.minimum(np.floor(position), before - 1).astype(np.int64)
     part = torch.from_numpy(position - low).view(-1, 1).to(x.dtype)
-    upper = x.index_select(2, torch.from_numpy(np.minimum(low + 1, before - 1)))
-    lower = x.index_select(2, torch.from_numpy(low))
+    lower, upper = (x.index_select(2, torch.from_numpy(row)) for row in (low, np.minimum(low + 1, before - 1)))
     return lower.mul_(1.0 - part).add_(upper.mul_(part))
 
 
-def motion(x: Tensor, radius: int, sigma: float, angles: NDArray[np.float64]) -> Tensor:
+def motion(x: Tensor, radius: int, sigma: float, angles: Floats) -> Tensor:
     """Smear byte planes, N x C x H x W, along one direction each (degrees, x right, y down); bytes.
 
     One-sided Gaussian weights on whole-pixel steps; the edge pixel goes on beyond the border. The sum is rounded
@@ -96,9 +94,7 @@ def _smear_each(padded: Tensor, steps: NDArray[np.int64], weights: list[float], 
             total.add_(window, alpha=sum(weight for _, weight in taps))
 
 
-def motion_taps(
-    radius: int, sigma: float, angles: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def motion_taps(radius: int, sigma: float, angles: Floats) -> tuple[NDArray[np.int64], Floats]:
     """Steps (down, right) of every tap, N x taps x 2, and the weights of the taps, which sum to 1."""
     places = np.arange(2 * radius + 1)
     weights = np.exp(-(places**2) / (2.0 * sigma * sigma))
@@ -123,30 +119,28 @@ def bilinear(x: Tensor, rows: Tensor, columns: Tensor, *, repeat_edge: bool) -> 
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=not repeat_edge)
 
 
+def box_resize(x: Tensor, height: int, width: int) -> Tensor:
+    """Resize byte planes by averaging the pixels under each output, rounded to bytes after each direction."""
+    values = x.numpy()
+    if height >= values.shape[2] and width >= values.shape[3]:  # one pixel under each output: the order is free
+        rows, columns = _box_windows(values.shape[2], height)[0], _box_windows(values.shape[3], width)[0]
+        return torch.from_numpy(values.take(columns, axis=3).take(rows, axis=2))
+    for size in (width, height):  # rows are runs of memory, columns single bytes: turning the image is cheaper
+        values = _box_rows(np.ascontiguousarray(values.transpose(0, 1, 3, 2)), size)
+    return torch.from_numpy(values)
+
+
 @lru_cache(maxsize=64)
-def box_windows(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _box_windows(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Which pixels a box filter averages for each of `after` outputs: first pixel, and how many."""
-    scale = before / after
-    support = max(scale, 1.0) / 2
-    middle = (np.arange(after) + 0.5) * scale
+    support, middle = max(before / after, 1.0) / 2, (np.arange(after) + 0.5) * (before / after)
     first = np.maximum((middle - support + 0.5).astype(np.int64), 0)
     last = np.minimum((middle + support + 0.5).astype(np.int64), before)
     return first, (last - first).astype(np.int32)
 
 
-def box_resize(x: Tensor, height: int, width: int) -> Tensor:
-    """Resize byte planes by averaging the pixels under each output, rounded to bytes after each direction."""
-    values = x.numpy()
-    if height >= values.shape[2] and width >= values.shape[3]:  # one pixel under each output: the order is free
-        columns, rows = (box_windows(*sizes)[0] for sizes in ((values.shape[3], width), (values.shape[2], height)))
-        return torch.from_numpy(values.take(columns, axis=3).take(rows, axis=2))
-    # rows are runs of memory, columns single bytes: turning the image is cheaper
-    turned = _box_rows(np.ascontiguousarray(values.transpose(0, 1, 3, 2)), width)
-    return torch.from_numpy(_box_rows(np.ascontiguousarray(turned.transpose(0, 1, 3, 2)), height))
-
-
 def _box_rows(values: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    first, count = box_windows(values.shape[2], size)
+    first, count = _box_windows(values.shape[2], size)
     total = values.take(first, axis=2).astype(np.uint16)
     for k in range(1, int(count.max())):
         more = values.take(np.minimum(first + k, values.shape[2] - 1), axis=2)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctta.corruptions.filters import cut, working_dtype
+from ctta.corruptions.filters import cut, times, working_dtype
 
 BITS = 13
 """Binary places of the transform's coefficients."""
@@ -47,16 +47,9 @@ def jpeg_compression(x: Tensor, quality: int) -> Tensor:
     chroma_blue = _shift(32768 * blue - 11058 * red - 21710 * green - 1, 16)  # about 0
     chroma_red = _shift(32768 * red - 27439 * green - 5329 * blue - 1, 16)
     luma = _code(luma.sub_(128), steps(False, quality), 8).add_(128)
-    chroma = _code(torch.cat([chroma_blue, chroma_red]), steps(True, quality), 16)
-    chroma_blue, chroma_red = chroma.chunk(2)
-    out = torch.stack(
-        [
-            _shift(91881 * chroma_red, 16).add_(luma),
-            _shift(-22553 * chroma_blue - 46802 * chroma_red, 16).add_(luma),
-            _shift(116130 * chroma_blue, 16).add_(luma),
-        ],
-        1,
-    )
+    chroma_blue, chroma_red = _code(torch.cat([chroma_blue, chroma_red]), steps(True, quality), 16).chunk(2)
+    apart = 91881 * chroma_red, -22553 * chroma_blue - 46802 * chroma_red, 116130 * chroma_blue
+    out = torch.stack([_shift(part, 16).add_(luma) for part in apart], 1)
     return cut(out[:, :, :height, :width].clamp(0, 255))
 
 
@@ -69,7 +62,7 @@ def compressed(x: Tensor, quality: int) -> Tensor:
     height, width = x.shape[2:]
     if height % 16 or width % 32:
         x = F.pad(x.float(), (0, -width % 32, 0, -height % 16), mode="replicate")
-    planes = _times(_colours(), x.float().flatten(2)).round_().view(x.shape)
+    planes = times(_colours(), x.float().flatten(2)).round_().view(x.shape)
     luma = _code_fast(planes[:, 0].sub(128), False, quality, 8).add_(128.5)  # to the nearest level
     chroma_blue, chroma_red = _code_fast(planes[:, 1:], True, quality, 16).unbind(1)
     red, green, blue = planes.unbind(1)
@@ -77,11 +70,6 @@ def compressed(x: Tensor, quality: int) -> Tensor:
     torch.add(luma, chroma_red, alpha=-0.714136, out=green).add_(chroma_blue, alpha=-0.344136)
     torch.add(luma, chroma_blue, alpha=1.772, out=blue)
     return cut(planes.clamp_(0, 255)[:, :, :height, :width])
-
-
-def _times(matrix: Tensor, x: Tensor) -> Tensor:
-    """One matrix times each of many: products of one shape, however many images there are."""
-    return torch.bmm(matrix.expand(len(x), -1, -1), x)
 
 
 @lru_cache(maxsize=1)
@@ -97,11 +85,11 @@ def _code_fast(planes: Tensor, chroma: bool, quality: int, size: int) -> Tensor:
     images, width = len(planes), planes.shape[-1]
     there, back, wide_there, wide_back = _matrices(size)
     step, share = _scales(chroma, quality, width // size)
-    rows = _times(there, planes.reshape(-1, size, width)).view(images, -1, len(wide_there))
-    coefficients = torch.bmm(rows, wide_there.expand(images, -1, -1)).round_().view(-1, len(step))
+    rows = times(there, planes.reshape(-1, size, width)).view(images, -1, len(wide_there))
+    coefficients = times(None, rows, wide_there).round_().view(-1, len(step))
     whole = coefficients.mul_(share).round_().mul_(step).view(images, -1, len(wide_back))
-    columns = torch.bmm(whole, wide_back.expand(images, -1, -1)).view(-1, 8, width)
-    return _times(back, columns).round_().clamp_(-128, 127).view(planes.shape)
+    columns = times(None, whole, wide_back).view(-1, 8, width)
+    return times(back, columns).round_().clamp_(-128, 127).view(planes.shape)
 
 
 @lru_cache(maxsize=16)

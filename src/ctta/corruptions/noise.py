@@ -21,12 +21,11 @@ from ctta.corruptions.random import Draws
 LEVELS = 256
 
 
-def noise(x: Tensor, amount: float, name: str, draws: Draws) -> Tensor:
+def noise(name: str, x: Tensor, amount: float, draws: Draws) -> Tensor:
     """Pass every value of N x 3 x H x W bytes through the noise `name`."""
     values = x.numpy().reshape(-1)
     count = values.size // max(len(x), 1)
-    words = draws.bits(count) if working_dtype(x) == torch.float64 else draws.halves((count,))
-    words = words.reshape(-1)
+    words = (draws.bits(count) if working_dtype(x) == torch.float64 else draws.halves((count,))).reshape(-1)
     table = alias_table(name, amount, 8 * words.itemsize)
     upper = table.dtype.type(2 ** (8 * words.itemsize) - 256)
     out = np.empty_like(values)
@@ -46,7 +45,11 @@ def noise(x: Tensor, amount: float, name: str, draws: Draws) -> Tensor:
 
 
 def probabilities(name: str, amount: float) -> NDArray[np.float64]:
-    """Probability of each level after the noise (columns) given the level before (rows), 256 x 256."""
+    """Probability of each level after the noise (columns) given the level before (rows), 256 x 256.
+
+    `amount` is a deviation (of values in [0, 1], or relative to the value: speckle), the share of the values
+    replaced (impulse) or the number of photons at full brightness (shot).
+    """
     level = np.arange(LEVELS)
     if name == "impulse_noise":
         out = np.diag(np.full(LEVELS, 1.0 - amount))

@@ -6,9 +6,9 @@ shipped. Gaussian random fields with the mean, deviation and power spectrum of e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator, Philox
@@ -18,7 +18,6 @@ from ctta._core.files import parsing
 from ctta.errors import DataError
 
 Sheet = NDArray[np.uint8]
-Rgb = tuple[float, float, float]
 
 CONTRAST = 0.75
 """Deviation of a field relative to the photo's: a field is spread more evenly, and full contrast is too hard."""
@@ -27,15 +26,14 @@ OWN_SHARE = 0.15
 KEY = 0x0F0057
 
 
-@dataclass(frozen=True)
-class Photo:
+class Photo(NamedTuple):
     """What is known of one photo: size in pixels, mean and deviation in levels, power ~ frequency^-slope."""
 
     file: str
     height: int
     width: int
-    mean: Rgb
-    deviation: Rgb
+    mean: tuple[int, int, int]
+    deviation: tuple[int, int, int]
     slope: float
     number: int
 
@@ -52,17 +50,15 @@ PHOTOS = (
 @lru_cache(maxsize=8)
 def overlays(scale: float, height: int, width: int, folder: Path | None) -> tuple[Sheet, ...]:
     """The five overlays, 3 x rows x columns, at a scale of the photos but larger than height x width."""
-    if folder is not None:
-        photos = tuple(_read(folder / photo.file) for photo in PHOTOS)
-        scale = _enough(scale, [sheet.shape[1:] for sheet in photos], height, width)
-        return photos if scale == 1.0 else tuple(_resize(sheet, scale) for sheet in photos)
-    scale = _enough(scale, [(photo.height, photo.width) for photo in PHOTOS], height, width)
-    return tuple(_synthesise(photo, round(photo.height * scale), round(photo.width * scale)) for photo in PHOTOS)
-
-
-def _enough(scale: float, sizes: list[tuple[int, ...]], height: int, width: int) -> float:
-    """The scale, or the smallest at which every overlay leaves a piece some room to move."""
-    return max(scale, *(max((height + 1) / rows, (width + 1) / columns) for rows, columns in sizes))
+    photos = [] if folder is None else [_read(folder / photo.file) for photo in PHOTOS]
+    sizes = [sheet.shape[1:] for sheet in photos] or [(photo.height, photo.width) for photo in PHOTOS]
+    # at the smallest every overlay leaves a piece some room to move
+    scale = max(scale, *(max((height + 1) / rows, (width + 1) / columns) for rows, columns in sizes))
+    if not photos:
+        return tuple(
+            _synthesise(photo, round(photo.height * scale), round(photo.width * scale)) for photo in PHOTOS
+        )
+    return tuple(photos if scale == 1.0 else (_resize(sheet, scale) for sheet in photos))
 
 
 @lru_cache(maxsize=16)
@@ -76,11 +72,8 @@ def _synthesise(photo: Photo, height: int, width: int) -> Sheet:
         out = np.fft.irfft2(noise * frequency ** (-photo.slope / 2), s=(height, width))
         return np.asarray(out / out.std())
 
-    shared = field()
-    channels = [
-        mean + CONTRAST * deviation * (shared + OWN_SHARE * field())
-        for mean, deviation in zip(photo.mean, photo.deviation, strict=True)
-    ]
+    shared, levels = field(), zip(photo.mean, photo.deviation, strict=True)
+    channels = [mean + CONTRAST * deviation * (shared + OWN_SHARE * field()) for mean, deviation in levels]
     return np.stack(channels).clip(0, 255).astype(np.uint8)
 
 

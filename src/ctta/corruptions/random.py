@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.random import Generator, Philox
@@ -30,33 +31,31 @@ class Draws:
         self._generator = Generator(self._bits)
         self._state = self._bits.state  # taken before the first draw: its buffers are empty
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def _seek(self, index: int, stream: int) -> None:
-        self._state["state"]["counter"][:] = (0, 0, stream, index)
-        self._bits.state = self._state
+    def _rows(self, stream: int) -> Iterator[int]:
+        """Every image's row, once the generator stands where its numbers begin."""
+        for row, index in enumerate(self.indices.tolist()):
+            self._state["state"]["counter"][:] = (0, 0, stream, index)
+            self._bits.state = self._state
+            yield row
 
     def bits(self, count: int, stream: int = 0) -> NDArray[np.uint32]:
         """Random 32-bit words, N x count."""
-        words = np.empty((len(self), (count + 1) // 2), dtype=np.uint64)
-        for row, index in enumerate(self.indices.tolist()):
-            self._seek(index, stream)
+        words = np.empty((len(self.indices), (count + 1) // 2), dtype=np.uint64)
+        for row in self._rows(stream):
             words[row] = self._bits.random_raw(words.shape[1])
         return words.view(np.uint32)[:, :count]
 
     def normal(self, shape: tuple[int, ...], stream: int = 0) -> NDArray[np.float32]:
         """Standard normal numbers, N x shape."""
-        out = np.empty((len(self), *shape), dtype=np.float32)
-        for row, index in enumerate(self.indices.tolist()):
-            self._seek(index, stream)
+        out = np.empty((len(self.indices), *shape), dtype=np.float32)
+        for row in self._rows(stream):
             self._generator.standard_normal(dtype=np.float32, out=out[row])
         return out
 
     def halves(self, shape: tuple[int, ...], stream: int = 0) -> NDArray[np.uint16]:
         """Random 16-bit words, N x shape."""
         count = math.prod(shape)
-        return self.bits((count + 1) // 2, stream).view(np.uint16)[:, :count].reshape(len(self), *shape)
+        return self.bits((count + 1) // 2, stream).view(np.uint16)[:, :count].reshape(len(self.indices), *shape)
 
     def uniform(self, shape: tuple[int, ...], stream: int = 0) -> NDArray[np.float32]:
         """Numbers in (-1, 1), odd multiples of 2^-16, N x shape."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,29 +23,20 @@ CHAMFER = ((0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.4), (1, 2, 2.1969), (2, 1, 2.1969)
 
 
 def spatter(
-    x: Tensor,
-    mean: float,
-    spread: float,
-    sigma: float,
-    threshold: float,
-    strength: float,
-    mud: bool,
-    draws: Draws,
+    x: Tensor, mean: float, spread: float, sigma: float, threshold: float, strength: float, mud: bool, draws: Draws
 ) -> Tensor:
     """Spatter the image: N x 3 x H x W bytes -> bytes."""
     layer = torch.from_numpy(draws.normal((1, *x.shape[2:]))).double().mul_(spread).add_(mean)
     layer = gauss(layer, sigma)
     layer.masked_fill_(layer < threshold, 0.0)
-    u = x.double().div_(255)
+    u, colour = x.double().div_(255), torch.tensor(MUD if mud else WATER, dtype=torch.float64).view(1, 3, 1, 1)
     if mud:
         cover = gauss((layer > threshold).double(), strength)
         cover.masked_fill_(cover < 0.8, 0.0)
-        colour = torch.tensor(MUD, dtype=torch.float64).view(1, 3, 1, 1)
         return to_bytes(u * (1 - cover) + cover * colour)
     drops = layer * relief(to_bytes(layer).squeeze(1))[:, None]
     most = drops.amax((1, 2, 3), keepdim=True)
     drops = drops / most.masked_fill(most == 0, 1.0) * strength
-    colour = torch.tensor(WATER, dtype=torch.float64).view(1, 3, 1, 1)
     return to_bytes(u + drops * colour)
 
 
@@ -101,20 +91,13 @@ def edge_distance(found: Tensor) -> Tensor:
     """Distance of each pixel to the next edge on chamfer steps, N x H x W float64; beyond 20 it is only large."""
     height, width = found.shape[1:]
     distance = torch.where(found, 0.0, 1e4).double()
-    moves = {
-        (sign * down, turn * right, length)
-        for down, right, length in CHAMFER
-        for sign in (1, -1)
-        for turn in (1, -1)
-    }
-    ordered = sorted(moves)
+    moves = {(a * down, b * right, length) for down, right, length in CHAMFER for a in (1, -1) for b in (1, -1)}
     while True:
         around = F.pad(distance, (2, 2, 2, 2), value=1e4)
         nearer = distance.clone()
-        for down, right, length in ordered:
-            torch.minimum(
-                nearer, around[:, 2 + down : 2 + down + height, 2 + right : 2 + right + width] + length, out=nearer
-            )
+        for down, right, length in moves:
+            neighbour = around[:, 2 + down : 2 + down + height, 2 + right : 2 + right + width]
+            torch.minimum(nearer, neighbour + length, out=nearer)
         if bool(((nearer == distance) | (nearer > FARTHEST)).all()):
             return nearer
         distance = nearer
@@ -122,19 +105,12 @@ def edge_distance(found: Tensor) -> Tensor:
 
 def equalise(x: Tensor) -> Tensor:
     """Spread the levels of each byte plane, N x H x W, so that all are as frequent as they can be."""
-    values = x.numpy()
-    out = np.empty_like(values)
-    for row, plane in enumerate(values):
-        out[row] = _level_map(plane)[plane]
+    out = np.empty_like(x.numpy())
+    for row, plane in enumerate(x.numpy()):
+        count = np.bincount(plane.ravel(), minlength=256)
+        first = int(np.flatnonzero(count)[0])
+        above = (np.cumsum(count) - count[first]).clip(0)
+        scale = np.float32(255.0) / np.float32(max(plane.size - count[first], 1))
+        levels = np.rint(above * scale).clip(0, 255) if count[first] < plane.size else np.full(256, first)
+        out[row] = levels.astype(np.uint8)[plane]
     return torch.from_numpy(out)
-
-
-def _level_map(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    count = np.bincount(plane.ravel(), minlength=256)
-    first = int(np.flatnonzero(count)[0])
-    if count[first] == plane.size:
-        return np.full(256, first, dtype=np.uint8)
-    above = np.cumsum(count) - count[first]
-    scale = np.float32(255.0) / np.float32(plane.size - count[first])
-    spread: NDArray[np.uint8] = np.rint(above.clip(0) * scale).clip(0, 255).astype(np.uint8)
-    return spread

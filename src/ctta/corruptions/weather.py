@@ -53,8 +53,7 @@ def frost(
         sheet = sheets[int(which * len(sheets))]
         top, left = int(down * (sheet.shape[1] - height)), int(right * (sheet.shape[2] - width))
         pieces[row] = sheet[:, top : top + height, left : left + width]
-    levels = np.arange(256)
-    mixed = image_weight * levels[:, None] + frost_weight * levels[None, :]
+    mixed = image_weight * np.arange(256)[:, None] + frost_weight * np.arange(256)[None, :]
     table = mixed.clip(0, 255).astype(np.uint8).ravel()  # two bytes in, one out: no sum per pixel
     return torch.from_numpy(look_up(table, x.numpy(), pieces))
 
@@ -81,25 +80,22 @@ def plasma(draws: NDArray[np.float32], size: int, decay: float) -> NDArray[np.fl
     """
     height = np.zeros((len(draws), size, size), dtype=np.float32)
     used, step, wobble = 0, size, 100.0
-
-    def wiggle(count: int) -> NDArray[np.float32]:
-        nonlocal used
-        part = draws[:, used : used + count * count].reshape(-1, count, count)
-        used += count * count
-        return part * np.float32(wobble * wobble)
-
     while step >= 2:
         half, count = step // 2, size // step
+        middles, tops, sides = (
+            draws[:, used + k * count**2 : used + (k + 1) * count**2].reshape(-1, count, count)
+            * np.float32(wobble * wobble)
+            for k in range(3)
+        )
         corner = height[:, ::step, ::step]
         square = corner + rolled(corner, -1, axis=1)
-        square = square + rolled(square, -1, axis=2)
-        middle = square / 4 + wiggle(count)
+        middle = (square + rolled(square, -1, axis=2)) / 4 + middles
         height[:, half::step, half::step] = middle
         across = middle + rolled(middle, 1, axis=1) + corner + rolled(corner, -1, axis=2)
-        height[:, ::step, half::step] = across / 4 + wiggle(count)
+        height[:, ::step, half::step] = across / 4 + tops
         along = middle + rolled(middle, 1, axis=2) + corner + rolled(corner, -1, axis=1)
-        height[:, half::step, ::step] = along / 4 + wiggle(count)
-        step, wobble = half, wobble / decay
+        height[:, half::step, ::step] = along / 4 + sides
+        used, step, wobble = used + 3 * count**2, half, wobble / decay
     height -= height.min((1, 2), keepdims=True)
     height /= height.max((1, 2), keepdims=True)
     return height
@@ -107,6 +103,5 @@ def plasma(draws: NDArray[np.float32], size: int, decay: float) -> NDArray[np.fl
 
 def rolled(x: NDArray[Any], shift: int, axis: int) -> NDArray[Any]:
     """np.roll of N x H x W along one dimension; with numpy's own fog takes a sixth longer."""
-    if axis == 1:
-        return np.concatenate([x[:, -shift:], x[:, :-shift]], axis=1)
-    return np.concatenate([x[:, :, -shift:], x[:, :, :-shift]], axis=2)
+    parts = (x[:, -shift:], x[:, :-shift]) if axis == 1 else (x[:, :, -shift:], x[:, :, :-shift])
+    return np.concatenate(parts, axis=axis)

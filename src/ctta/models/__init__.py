@@ -1,11 +1,8 @@
 """Source models: architectures, checkpoint formats, and explicit sources of weights."""
 
-from ctta.models.normalise import Normalise, Normalised
-from ctta.models.resnet import CifarResNet, ResNet
-from ctta.models.resnext import ResNeXt29
+from ctta.models.networks import CifarResNet, Normalise, Normalised, ResNet, ResNeXt29, WideResNet
 from ctta.models.stages import Stages, find_stages
 from ctta.models.weights import read_weights, weight_hash
-from ctta.models.wrn import WideResNet
 from ctta.models.zoo import build, load
 
 __all__ = [

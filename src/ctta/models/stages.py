@@ -8,7 +8,8 @@ inside it. Stages of other networks are named by the user.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,10 +70,6 @@ class Stages:
                 return Place(stage.name, next((b for b in stage.blocks if _within(parameter, b)), stage.name))
         return Place(STEM if owner in self.stem else HEAD, owner)
 
-    def places(self, model: nn.Module) -> dict[str, Place]:
-        """Stage and block of every parameter of the model."""
-        return {name: self.block_of(name) for name, _ in model.named_parameters()}
-
 
 def find_stages(model: nn.Module, names: str | Sequence[str] = "") -> Stages:
     """Return the stages of a model: those of `names` (a list, or a string with commas) or those it is known by."""
@@ -84,58 +81,52 @@ def find_stages(model: nn.Module, names: str | Sequence[str] = "") -> Stages:
 
 def _known(model: nn.Module) -> list[Stage]:
     """Stages under one of the known names; those inside other stages do not count."""
-    found: dict[str, list[Stage]] = {}
+    found: list[list[Stage]] = []
     for prefix, parent in model.named_modules():
-        if any(_within(prefix, stage.name) for stages in found.values() for stage in stages):
-            continue
-        for word, holder in FAMILIES.items():
-            stages = list(_chain(parent, prefix, word, holder))
-            if len(stages) >= 2:
-                found[_join(prefix, word)] = stages
+        if not any(_within(prefix, stage.name) for stages in found for stage in stages):
+            rows = [_row(parent, prefix, word, holder) for word, holder in FAMILIES.items()]
+            found += [stages for stages in rows if len(stages) >= 2]
     if len(found) == 1:
-        return next(iter(found.values()))
+        return found[0]
+    what = (
+        "has no stages under a known name (block1, ... with blocks block1.layer.0, ...; stage_1, ... or "
+        "layer1, ... with blocks layer1.0, ...)"
+    )
     if found:
-        several = " and ".join(f"{stages[0].name} to {stages[-1].name}" for stages in found.values())
+        several = " and ".join(f"{stages[0].name} to {stages[-1].name}" for stages in found)
         what = f"has more than one row of stages ({several})"
-    else:
-        what = (
-            "has no stages under a known name (block1, ... with blocks block1.layer.0, ...; stage_1, ... or "
-            "layer1, ... with blocks layer1.0, ...)"
-        )
     raise UnsupportedModelError(
         f'{type(model).__name__} {what}. Name its stages in order, as in `stages="encoder.0,encoder.1"` (any '
         f"names of `model.named_modules()`). Its top-level modules are: {_listed(model)}."
     )
 
 
-def _chain(parent: nn.Module, prefix: str, word: str, holder: str) -> Iterator[Stage]:
+def _row(parent: nn.Module, prefix: str, word: str, holder: str) -> list[Stage]:
     """Stages word1, word2, ... of a parent, as long as each is there and holds blocks."""
     children = dict(parent.named_children())
-    number = 1
-    while (leaf := f"{word}{number}") in children:
-        inside = dict(children[leaf].named_modules())
-        blocks = _blocks(inside[holder], _join(_join(prefix, leaf), holder)) if holder in inside else ()
-        if not blocks:
-            return
-        yield Stage(_join(prefix, leaf), blocks)
-        number += 1
+
+    def blocks(leaf: str) -> tuple[str, ...]:
+        held = getattr(children.get(leaf), holder, None) if holder else children.get(leaf)
+        return _blocks(held, _join(_join(prefix, leaf), holder)) if isinstance(held, nn.Module) else ()
+
+    stages = (Stage(_join(prefix, leaf), blocks(leaf)) for leaf in (f"{word}{n}" for n in itertools.count(1)))
+    return list(itertools.takewhile(lambda stage: stage.blocks, stages))
 
 
 def _named(model: nn.Module, names: list[str]) -> list[Stage]:
     """Stages that the user names; one that holds no numbered blocks is one block itself."""
     modules = dict(model.named_modules())
-    stages = []
-    for index, name in enumerate(names):
-        if not name or name not in modules:
+    stages: list[Stage] = []
+    for name in names:
+        if name not in modules:
             raise SettingError(
                 f"{type(model).__name__} has no module `{name}` to be a stage.{suggestion(name, modules)} "
                 f"Its top-level modules are: {_listed(model)}."
             )
-        overlapping = [other for other in names[:index] if _within(name, other) or _within(other, name)]
-        if overlapping:
-            raise SettingError(f"Expected stages beside each other, but `{name}` overlaps `{overlapping[0]}`.")
-        places = ["", *(child for child, _ in modules[name].named_children() if child in HOLDERS)]
-        paths = (_join(name, place) for place in places)
+        for other in stages:
+            if _within(name, other.name) or _within(other.name, name):
+                raise SettingError(f"Expected stages beside each other, but `{name}` overlaps `{other.name}`.")
+        paths = [name, *(path for child in HOLDERS if (path := f"{name}.{child}") in modules)]
         blocks = next((found for path in paths if (found := _blocks(modules[path], path))), (name,))
         stages.append(Stage(name, blocks))
     return stages
@@ -145,8 +136,8 @@ def _blocks(holder: nn.Module, prefix: str) -> tuple[str, ...]:
     """Names of the residual blocks in a module: children 0, 1, ... that are made of layers; else none."""
     children = dict(holder.named_children())
     numbered = list(children) == [str(index) for index in range(len(children))]
-    made_of_layers = all(any(True for _ in child.children()) for child in children.values())
-    return tuple(_join(prefix, leaf) for leaf in children) if children and numbered and made_of_layers else ()
+    layered = all(any(child.children()) for child in children.values())
+    return tuple(_join(prefix, leaf) for leaf in children) if numbered and layered else ()
 
 
 def _before(model: nn.Module, stage: str) -> Iterator[str]:
@@ -154,22 +145,18 @@ def _before(model: nn.Module, stage: str) -> Iterator[str]:
     for name, module in model.named_modules():
         if name == stage:
             return
-        if not isinstance(module, nn.Linear) and any(True for _ in module.parameters(recurse=False)):
+        if not isinstance(module, nn.Linear) and next(module.parameters(recurse=False), None) is not None:
             yield name
 
 
-def _top(model: nn.Module) -> tuple[str, nn.Module]:
-    """Look through wrappers: the first module of which more than one child has parameters, and its name."""
+def _listed(model: nn.Module, most: int = 12) -> str:
+    """The children of the first module, wrappers aside, of which more than one child has parameters."""
     prefix, module = "", model
     while True:
-        holding = [(n, c) for n, c in module.named_children() if any(True for _ in c.parameters())]
-        if len(holding) != 1 or not any(True for _ in holding[0][1].children()):
-            return prefix, module
+        holding = [(n, c) for n, c in module.named_children() if next(c.parameters(), None) is not None]
+        if len(holding) != 1 or not any(holding[0][1].children()):
+            break
         prefix, module = _join(prefix, holding[0][0]), holding[0][1]
-
-
-def _listed(model: nn.Module, most: int = 12) -> str:
-    prefix, module = _top(model)
     names = [f"{_join(prefix, name)} ({type(child).__name__})" for name, child in module.named_children()]
     return ", ".join([*names[:most], *(["..."] if len(names) > most else [])]) or "none"
 
@@ -180,3 +167,20 @@ def _within(name: str, module: str) -> bool:
 
 def _join(prefix: str, name: str) -> str:
     return ".".join(part for part in (prefix, name) if part)
+
+
+def mean_by_block(model: nn.Module, values: Mapping[str, float]) -> dict[str, float]:
+    """Mean of the tensors' values in every block, in the order of the network.
+
+    The block is the residual block where stages are known, else the top of a parameter's path.
+    """
+    names = [name for name, _ in model.named_parameters() if name in values]
+    try:
+        stages = find_stages(model) if names else None
+    except UnsupportedModelError:
+        stages = None
+    groups: dict[str, list[float]] = {}
+    for name in names:
+        block = stages.block_of(name).block if stages else name.partition(".")[0]
+        groups.setdefault(block, []).append(values[name])
+    return {block: sum(found) / len(found) for block, found in groups.items()}

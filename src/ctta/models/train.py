@@ -16,6 +16,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import update_bn
 
 from ctta._core import checkpoint
 from ctta.data import Dataset, cifar10, cifar100, image_folder
@@ -76,10 +77,9 @@ def new_model(arch: str, classes: int, seed: int) -> nn.Module:
 
 def load_split(data: str) -> Split:
     """Read `cifar10`, `cifar100`, or a folder with `train` and `test` (or `val`) folders of images by class."""
-    readers = {"cifar10": cifar10, "cifar100": cifar100}
     opened: list[Dataset]
-    if data in readers:
-        opened = [readers[data](split="train"), readers[data](split="test")]
+    if reader := {"cifar10": cifar10, "cifar100": cifar100}.get(data):
+        opened = [reader(split="train"), reader(split="test")]
     else:
         root = Path(data)
         test = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
@@ -88,13 +88,12 @@ def load_split(data: str) -> Split:
                 f"Expected cifar10, cifar100, or a folder that holds `train` and `test`, but got {data}."
             )
         opened = [image_folder(root / "train"), image_folder(test)]
-    (images, labels), (test_images, test_labels) = (_whole(dataset) for dataset in opened)
-    return Split(images, labels, test_images, test_labels, int(labels.max()) + 1)
-
-
-def _whole(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    images = dataset.images(range(len(dataset)))
-    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(dataset.labels)
+    pixels, test_pixels = (
+        torch.from_numpy(dataset.images(range(len(dataset)))).permute(0, 3, 1, 2).contiguous()
+        for dataset in opened
+    )
+    labels, test_labels = (torch.from_numpy(dataset.labels) for dataset in opened)
+    return Split(pixels, labels, test_pixels, test_labels, int(labels.max()) + 1)
 
 
 def one_cycle(step: int, steps: int, peak: float, warmup: float) -> float:
@@ -123,18 +122,17 @@ def augment(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:
 
 
 def train(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    settings: TrainSettings,
-    resume: Path | None = None,
+    model: nn.Module, images: Tensor, labels: Tensor, settings: TrainSettings, resume: Path | None = None
 ) -> Iterator[Progress]:
     """Train in place; yields after every batch. `images` uint8 N x C x H x W, `labels` N whole numbers.
 
     With `resume` the state is saved there after every epoch, and a run that finds it goes on from it.
     """
     s = settings
-    optimizer = _optimizer(model, s)
+    # biases and normalisation do not decay
+    decayed, plain = ([p for p in model.parameters() if (p.dim() > 1) == wide] for wide in (True, False))
+    groups = [{"params": decayed, "weight_decay": s.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.SGD(groups, lr=s.lr, momentum=s.momentum, nesterov=s.momentum > 0)
     first = _restore(resume, model, optimizer, s) if resume is not None and resume.exists() else 0
     batches = len(images) // s.batch
     for epoch in range(first, s.epochs):
@@ -162,45 +160,27 @@ def train(
     model.eval()
 
 
-def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.SGD:
-    """SGD with Nesterov momentum; biases and normalisation do not decay."""
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    momentum = settings.momentum
-    return torch.optim.SGD(groups, lr=settings.lr, momentum=momentum, nesterov=momentum > 0)
-
-
 def average(model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> None:
     """Give a model the mean of several weights of its architecture (the ends of several cycles: SWA).
 
     Its BatchNorm statistics then belong to none of them: `measure_statistics` finds its own.
     """
-    state = model.state_dict()
-    for key, value in state.items():
-        if value.is_floating_point():
-            state[key] = torch.stack([other[key] for other in states]).mean(0)
-    model.load_state_dict(state)
+    own = model.state_dict()
+    floating = [key for key, value in own.items() if value.is_floating_point()]
+    model.load_state_dict(own | {key: torch.stack([state[key] for state in states]).mean(0) for key in floating})
 
 
 def measure_statistics(
     model: nn.Module, images: Tensor, settings: TrainSettings, batches: int = 60, batch: int = 256
 ) -> None:
     """Set the BatchNorm statistics to the mean over batches of training images, cropped and flipped."""
-    layers = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    before = [layer.momentum for layer in layers]
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # a plain mean over all batches
-    model.train()
     generator = torch.Generator().manual_seed(settings.seed)
     order = torch.randperm(len(images), generator=generator)[: batches * batch]
-    with torch.no_grad():
-        for chosen in torch.split(order, batch):
-            x = augment(images[chosen].float().div_(255), settings.padding, generator)
-            model(x.contiguous(memory_format=torch.channels_last))
-    for layer, momentum in zip(layers, before, strict=True):
-        layer.momentum = momentum
+    views = (
+        augment(images[chosen].float().div_(255), settings.padding, generator)
+        for chosen in torch.split(order, batch)
+    )
+    update_bn((view.contiguous(memory_format=torch.channels_last) for view in views), model)
     model.eval()
 
 
@@ -214,9 +194,8 @@ def error_rate(model: nn.Module, images: Tensor, labels: Tensor, batch: int = 20
 
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.SGD, epoch: int, settings: TrainSettings) -> None:
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
-    for name, state in _velocities(optimizer):
-        if (velocity := state.get("momentum_buffer")) is not None:  # without momentum there is none
-            tensors[name] = velocity
+    velocities = {name: state.get("momentum_buffer") for name, state in _velocities(optimizer)}
+    tensors |= {name: value for name, value in velocities.items() if value is not None}  # none without momentum
     checkpoint.write(path, tensors, {"kind": "training", "epoch": epoch, "settings": asdict(settings)})
 
 

@@ -31,33 +31,28 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         head = file.read(512)
     if head.lstrip()[:1] == b"<":
         raise DataError(f"{source}: expected a checkpoint, got a web page. Delete it and fetch it again.")
-    loaded = _read_safetensors(source) if source.suffix == ".safetensors" else _read_torch(source)
+    loaded = _parse(source)
     if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
         loaded = loaded["state_dict"]
-    if not isinstance(loaded, Mapping) or not all(map(_is_entry, loaded.items())):
+    if not isinstance(loaded, Mapping) or not all(
+        isinstance(name, str)
+        and isinstance(value, Tensor)
+        and (value.layout, value.is_quantized, value.is_meta) == (torch.strided, False, False)
+        for name, value in loaded.items()
+    ):
         raise DataError(
             f"{source}: expected a state dict of tensors, got a {type(loaded).__name__} of other things."
         )
     return strip_prefixes(dict(loaded))
 
 
-def _is_entry(entry: tuple[object, object]) -> bool:
-    """Whether it is a name with a plain tensor, as every entry of a state dict of ours."""
-    name, value = entry
-    if not isinstance(name, str) or not isinstance(value, Tensor):
-        return False
-    return value.layout == torch.strided and not value.is_quantized and not value.is_meta
+def _parse(source: Path) -> Any:
+    kind = "safetensors" if source.suffix == ".safetensors" else "torch"
+    with parsing(f"{source} is not a complete {kind} file", "Fetch it again."):
+        if kind == "safetensors":
+            from safetensors.torch import load_file
 
-
-def _read_safetensors(source: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    with parsing(f"{source} is not a complete safetensors file", "Fetch it again."):
-        return load_file(source)
-
-
-def _read_torch(source: Path) -> Any:
-    with parsing(f"{source} is not a complete torch file", "Fetch it again."):
+            return load_file(source)
         try:
             return torch.load(source, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
@@ -74,9 +69,7 @@ def strip_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     ['fc.bias']
     """
     for prefix in PREFIXES:
-        rest = [
-            key for key in state if key not in NORMALISERS and key.removeprefix(PREFIXES[0]) not in NORMALISERS
-        ]
+        rest = [key for key in state if not {key, key.removeprefix(PREFIXES[0])} & NORMALISERS]
         if rest and all(key.startswith(prefix) for key in rest):
             state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
@@ -91,18 +84,15 @@ def load_strictly(model: nn.Module, state: Mapping[str, Tensor], origin: str) ->
     own = model.state_dict()
     given = {key: value for key, value in state.items() if key in own or key not in NORMALISERS}
     given |= {key: value for key, value in own.items() if key.endswith("num_batches_tracked") and key not in given}
+    refused = f"{origin} does not fit {type(model).__name__}: "
     missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
     if missing or unknown:
-        raise DataError(
-            f"{origin} does not fit {type(model).__name__}: missing {missing[:3] or 'nothing'} ({len(missing)}), "
-            f"unknown {unknown[:3] or 'nothing'} ({len(unknown)})."
-        )
+        absent, extra = missing[:3] or "nothing", unknown[:3] or "nothing"
+        raise DataError(f"{refused}missing {absent} ({len(missing)}), unknown {extra} ({len(unknown)}).")
     for key, value in given.items():
         if value.shape != own[key].shape:
-            raise DataError(
-                f"{origin} does not fit {type(model).__name__}: {key} has shape {tuple(value.shape)}, expected "
-                f"{tuple(own[key].shape)}."
-            )
+            found, expected = tuple(value.shape), tuple(own[key].shape)
+            raise DataError(f"{refused}{key} has shape {found}, expected {expected}.")
     model.load_state_dict(given)
 
 

@@ -13,8 +13,7 @@ from ctta.streams.scenarios import (
     reset_each_shift,
     single_sample,
 )
-from ctta.streams.sources import CLEAN, Corrupted, Domain, Source, embedded
-from ctta.streams.stream import Batch, Stream
+from ctta.streams.stream import CLEAN, Batch, Corrupted, Domain, Source, Stream, embedded
 
 __all__ = [
     "CLEAN",

@@ -1,4 +1,7 @@
-"""A stream: a fixed plan of batches over a source. Any batch can be made alone, so any stream can be resumed."""
+"""A stream: a fixed plan of batches over a source of labelled images that exists in many domains.
+
+Any batch can be made alone, so any stream can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,96 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ctta.data import to_batch
-from ctta.streams.sources import Domain, Images, Indices, Source
+from ctta.corruptions import corrupt
+from ctta.data import Arrays, Dataset, read_sample, to_batch
+
+Indices = npt.NDArray[np.int64]
+Images = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One kind of shift at one severity; severity 0 is the clean images."""
+
+    corruption: str
+    severity: int = 5
+
+    @property
+    def name(self) -> str:
+        """The corruption, and its severity where there is one."""
+        return f"{self.corruption}-{self.severity}" if self.severity else self.corruption
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CLEAN = Domain("clean", 0)
+"""The domain without any shift."""
+
+
+class Source(Protocol):
+    """Labelled images that can be had in any domain, each image under a fixed index."""
+
+    @property
+    def name(self) -> str:
+        """What a report calls it."""
+
+    @property
+    def hash(self) -> str:
+        """Hex digits that change when any pixel or label could."""
+
+    @property
+    def labels(self) -> Indices:
+        """The label of every image."""
+
+    def images(self, domain: Domain, indices: Indices) -> Images:
+        """uint8 images, N x H x W x 3, of these indices in that domain."""
+
+
+class Corrupted:
+    """A dataset of clean images that are corrupted when they are asked for.
+
+    Pixels are a function of (seed, domain, number) alone, so any slice, order or batch size gives the same. The
+    number of an image is its place in the dataset, unless `numbers` says otherwise.
+    """
+
+    def __init__(
+        self, clean: Dataset, *, profile: str = "cifar", seed: int = 0, numbers: Indices | None = None
+    ) -> None:
+        self.clean, self.profile, self.seed = clean, profile, seed
+        self.name, self.labels = clean.name, clean.labels
+        self.numbers = np.arange(len(clean)) if numbers is None else numbers
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 over the clean data, the numbers, profile and seed."""
+        sha = hashlib.sha256(f"{self.clean.hash}|{self.profile}|{self.seed}|".encode())
+        sha.update(np.ascontiguousarray(self.numbers).tobytes())
+        return sha.hexdigest()[:16]
+
+    def images(self, domain: Domain, indices: Indices) -> Images:
+        """Images of these places in that domain."""
+        chosen = self.clean.images(indices)
+        if domain.severity == 0:
+            return chosen
+        options: dict[str, Any] = {"profile": self.profile, "seed": self.seed, "indices": self.numbers[indices]}
+        return corrupt(chosen, domain.corruption, domain.severity, **options)
+
+
+def embedded(seed: int = 0) -> Corrupted:
+    """The 1,000 CIFAR-10 test images that come with the package, in any domain.
+
+    Numbered as in the test set, so their pixels are those of `ctta data make cifar10-c` with the same seed.
+    """
+    sample = read_sample()
+    return Corrupted(Arrays(sample.images, sample.labels, "embedded"), seed=seed, numbers=sample.numbers)
 
 
 @dataclass(frozen=True)
@@ -33,7 +117,7 @@ class Batch:
     def domain(self) -> str:
         """Name of the domain, or "mixed" where the batch holds several."""
         names = {domain.name for domain in self.domains}
-        return next(iter(names)) if len(names) == 1 else "mixed"
+        return names.pop() if len(names) == 1 else "mixed"
 
 
 @dataclass(frozen=True)
@@ -85,15 +169,11 @@ class Stream:
         )
 
     def _pixels(self, which: npt.NDArray[np.int32], indices: Indices) -> Images:
-        kinds = np.unique(which)
-        if len(kinds) == 1:
-            return self.source.images(self.domains[kinds[0]], indices)
-        parts = {d: self.source.images(self.domains[d], indices[which == d]) for d in kinds}
-        first = next(iter(parts.values()))
-        images = np.empty((len(indices), *first.shape[1:]), dtype=np.uint8)
-        for d, pixels in parts.items():
-            images[which == d] = pixels
-        return images
+        parts = [self.source.images(self.domains[d], indices[which == d]) for d in np.unique(which)]
+        if len(parts) == 1:
+            return parts[0]
+        by_domain = np.argsort(which, kind="stable")
+        return np.concatenate(parts)[np.argsort(by_domain)]
 
     def __iter__(self) -> Iterator[Batch]:
         return self.resume(0)

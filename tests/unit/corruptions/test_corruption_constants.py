@@ -64,10 +64,10 @@ saturate | (.3,0)(.1,0)(1.5,0)(2,.1)(2.5,.2) | (.3,0)(.1,0)(2,0)(5,.1)(20,.2) | 
 
 
 def levels(text):
-    """Severities 1 to 5 of a cell: numbers, or tuples of them."""
+    """Severities 1 to 5 of a cell, each a tuple of numbers."""
     groups = re.findall(r"\(([^)]*)\)", text)
     if not groups:
-        return tuple(float(number) for number in text.split())
+        return tuple((float(number),) for number in text.split())
     return tuple(tuple(float(number) for number in group.split(",")) for group in groups)
 
 

@@ -19,7 +19,7 @@ from ctta.corruptions import noise as noise_tables
 from ctta.corruptions.blur import taken_from
 from ctta.corruptions.constants import CONSTANTS
 from ctta.corruptions.filters import correlate, disk, gauss, gaussian_taps, smooth, smoothing_matrix
-from ctta.corruptions.geometry import box_resize, centre, motion, motion_taps, zoomed
+from ctta.corruptions.geometry import box_resize, motion, motion_taps, zoomed
 from ctta.corruptions.overlays import overlays
 from ctta.corruptions.random import Draws, key
 from ctta.corruptions.spatter import edge_distance, equalise
@@ -295,7 +295,7 @@ def test_alias_table_draws_the_probabilities(name, amount, bits):
 
 def test_noise_frequencies_follow_the_table():
     for name in ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"):
-        amount = CONSTANTS[name]["cifar"][4]
+        (amount,) = CONSTANTS[name]["cifar"][4]
         wanted = noise_tables.probabilities(name, amount)[100]
         for side, count in ((32, 40), (100, 4)):
             made = corrupt(np.full((count, side, side, 3), 100, dtype=np.uint8), name, 5)
@@ -394,10 +394,10 @@ def test_motion_equals_the_taps_written_out():
 def test_zoom_keeps_flat_planes_and_fills_the_image():
     plane = torch.full((1, 1, 32, 32), 0.25, dtype=torch.float64)
     for zoom in (1.0, 1.07, 1.75, 4.5):
-        assert torch.equal(zoomed(centre(plane, zoom), zoom, 32, 32), plane)
+        assert torch.equal(zoomed(plane, zoom, 32, 32), plane)
     ramp = torch.arange(33.0, dtype=torch.float64).expand(1, 1, 33, 33)
-    large = zoomed(centre(ramp, 2.0), 2.0, 33, 33)
-    single = zoomed(centre(ramp.float(), 2.0), 2.0, 33, 33)
+    large = zoomed(ramp, 2.0, 33, 33)
+    single = zoomed(ramp.float(), 2.0, 33, 33)
     assert (large[0, 0, 0].diff() > 0).all()
     assert (large - single).abs().max() < 1e-4
 

@@ -135,7 +135,8 @@ def test_stages_named_wrongly_are_refused():
 
 def test_every_parameter_has_a_place():
     net = golden_net()
-    places = find_stages(net).places(net)
+    stages = find_stages(net)
+    places = {name: stages.block_of(name) for name, _ in net.named_parameters()}
     assert places.keys() == {name for name, _ in net.named_parameters()}
     assert places["conv1.weight"] == ("stem", "conv1")
     assert places["layer2.0.down.1.bias"] == ("layer2", "layer2.0")
