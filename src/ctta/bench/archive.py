@@ -18,7 +18,7 @@ from ctta._core.files import parsing
 from ctta._core.files import write as write_file
 from ctta.bench import reading
 from ctta.bench.evaluation import BatchRow
-from ctta.bench.metrics import means, per_image, sum_bins, sum_counts
+from ctta.bench.metrics import grouped, means, per_image, sum_bins, sum_counts
 from ctta.bench.published import Experiment, experiment
 from ctta.bench.reproduction import SEEDS, Reproduction, about_seeds
 from ctta.bench.results import Result, Run, finished, run_of
@@ -122,9 +122,7 @@ def merge(parts: Sequence[Reproduction]) -> Reproduction:
     first = parts[0]
     _alike("one experiment", {part.experiment.name for part in parts})
     _alike("one precision", {run.precision for part in parts for run in part.runs.values()})
-    found: dict[tuple[str, str], list[Result]] = {}
-    for result in (result for part in parts for result in part.results):
-        found.setdefault((result.dataset, result.label), []).append(result)
+    found = grouped(((result.dataset, result.label), result) for part in parts for result in part.results)
     order = {row.label: place for place, row in enumerate(first.experiment.rows)}
     places = sorted(found, key=lambda place: (place[0], order[place[1]]))
     results = tuple(_joined(found[place]) for place in places)

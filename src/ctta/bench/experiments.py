@@ -8,6 +8,7 @@ images) gets one, and then every title says so.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ctta.bench.cell import Cell
-from ctta.bench.published import Benchmark, Experiment, Row
+from ctta.bench.published import Experiment, Row
 from ctta.bench.resolve import clean_images
 from ctta.corruptions import CORRUPTIONS
 from ctta.data import MissingError, cache_folder, catalogue, domains
@@ -25,43 +26,30 @@ from ctta.methods import find
 
 EMBEDDED = "embedded"
 SUBSTITUTE_BATCH = 200
-LONGEST_TAG = 120
-"""Letters of a tag at the most: some file systems take names of 143."""
-SPOKEN = {
-    "wrn-28-10": "WRN-28-10",
-    "resnext-29": "ResNeXt-29",
-    "resnet-50": "ResNet-50",
-    "cifar10-c": "CIFAR-10-C",
-    "cifar100-c": "CIFAR-100-C",
-    "imagenet-c": "ImageNet-C",
-}
+LONGEST_TAG = 120  # some file systems take names of 143 letters
+SPOKEN = {"wrn-28-10": "WRN-28-10", "resnext-29": "ResNeXt-29", "resnet-50": "ResNet-50"}
+SPOKEN |= {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C", "imagenet-c": "ImageNet-C"}
 
 
 @dataclass(frozen=True)
 class Options:
     """How an experiment is run: on the paper's models and data unless said otherwise."""
 
-    dataset: str | None = None
-    """One of the paper's datasets, or `embedded`; None: all of the experiment's."""
-    model: str | None = None
-    """A model in the place of the paper's; `embedded:` brings its images with it."""
+    dataset: str | None = None  # one of the paper's datasets, or `embedded`; None: all of the experiment's
+    model: str | None = None  # a model for the paper's; `embedded:` brings its images with it
     weights: str | None = None
     images: int | None = None
     corruptions: tuple[str, ...] | None = None
     batch_size: int | None = None
-    preset: str | None = None
-    """Settings of the methods that have a preset of this name; None, and for the others: those of the dataset."""
-    precision: str = "full"
-    """`bf16`: every method under bfloat16 autocast."""
-    threads: int = 1
-    """CPU threads of every cell."""
+    preset: str | None = None  # for the methods that have one of this name; the others: those of the dataset
+    precision: str = "full"  # `bf16`: every method under bfloat16 autocast
+    threads: int = 1  # of the CPU, of every cell
     seeds: tuple[int, ...] = (0,)
-    only: tuple[str, ...] | None = None
-    """Labels of the rows to run; None: all."""
+    only: tuple[str, ...] | None = None  # labels of the rows to run; None: all
 
     @property
     def data(self) -> str | None:
-        """Images in the place of the paper's, None where the paper's are used."""
+        """Images that stand in for the paper's, None where the paper's are used."""
         own_images = self.dataset is None and self.model is not None and self.model.startswith("embedded:")
         return EMBEDDED if self.dataset == EMBEDDED or own_images else None
 
@@ -107,17 +95,13 @@ class Options:
 class Planned:
     """One cell of an experiment, beside the published numbers of `paper`, and what has become of it."""
 
-    dataset: str
-    """What the tables call the dataset."""
+    dataset: str  # what the tables call it
     paper: str
     row: Row
     cell: Cell
-    needs: dict[str, str]
-    """What it needs and this machine lacks, each with the command that brings it (empty: there is none)."""
-    key: str = ""
-    """In the store; empty where it cannot run."""
-    reason: str = ""
-    """Why there is no number."""
+    needs: dict[str, str]  # what this machine lacks, each with the command that brings it (empty: there is none)
+    key: str = ""  # in the store; empty where it cannot run
+    reason: str = ""  # why there is no number
     failed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,9 +109,6 @@ class Planned:
         commands = [command for command in self.needs.values() if command]
         named = {"dataset": self.dataset, "label": self.row.label, "seed": self.cell.seed}
         return {**named, "reason": self.reason, "commands": commands, "failed": self.failed}
-
-
-# ---------------------------------------------------------------- from the paper to cells
 
 
 def plan(experiment: Experiment, options: Options) -> list[Planned]:
@@ -139,50 +120,40 @@ def plan(experiment: Experiment, options: Options) -> list[Planned]:
             f"known are {', '.join(known)}."
         )
     out = []
-    for paper, benchmark in _chosen(experiment, options).items():
-        needs = _needs(experiment, paper, benchmark, options)
-        for row in _wanted(experiment, paper, options):
-            for seed in options.seeds:
-                cell = _cell(experiment, paper, benchmark, row, seed, options)
-                out.append(Planned(options.data or paper, paper, row, cell, needs))
+    for paper in _chosen(experiment, options):
+        rows, needs = experiment.rows_of(paper), _needs(experiment, paper, options)
+        labels = [row.label for row in rows]
+        if unknown := [label for label in options.only or () if label not in labels]:
+            raise SettingError(
+                f"Experiment {experiment.name} has no row {', '.join(unknown)}: its rows are {', '.join(labels)}."
+            )
+        wanted = [row for row in rows if options.only is None or row.label in options.only]
+        for row, seed in itertools.product(wanted, options.seeds):
+            cell = _cell(experiment, paper, row, seed, options)
+            out.append(Planned(options.data or paper, paper, row, cell, needs))
     return out
 
 
-def _wanted(experiment: Experiment, dataset: str, options: Options) -> list[Row]:
-    """Rows to run, all or some."""
-    rows = experiment.rows_of(dataset)
-    labels = [row.label for row in rows]
-    unknown = [label for label in options.only or () if label not in labels]
-    if unknown:
-        raise SettingError(
-            f"Experiment {experiment.name} has no row {', '.join(unknown)}: its rows are {', '.join(labels)}."
-        )
-    return [row for row in rows if options.only is None or row.label in options.only]
-
-
-def _chosen(experiment: Experiment, options: Options) -> dict[str, Benchmark]:
+def _chosen(experiment: Experiment, options: Options) -> list[str]:
     """Datasets to run; a substitute stands in for the first one."""
-    datasets = dict(experiment.datasets)
+    known = list(experiment.datasets)
     if options.data:
-        first = next(iter(datasets))
-        return {first: datasets[first]}
-    if options.dataset is None:
-        return datasets
-    if options.dataset not in datasets:
+        return known[:1]
+    if options.dataset not in (None, *known):
         raise SettingError(
-            f"Experiment {experiment.name} is about {', '.join(datasets)}, not {options.dataset}: choose one of "
+            f"Experiment {experiment.name} is about {', '.join(known)}, not {options.dataset}: choose one of "
             f"them, or {EMBEDDED} for the images that come with the package."
         )
-    return {options.dataset: datasets[options.dataset]}
+    return known if options.dataset is None else [options.dataset]
 
 
-def _cell(experiment: Experiment, paper: str, benchmark: Benchmark, row: Row, seed: int, options: Options) -> Cell:
-    model, weights = options.model, options.weights
+def _cell(experiment: Experiment, paper: str, row: Row, seed: int, options: Options) -> Cell:
+    benchmark, model, weights = experiment.datasets[paper], options.model, options.weights
     if model is None and options.data:
         model = "embedded:"
     if model is None:
-        found = _weights(benchmark.model)
-        model, weights = benchmark.model, str(found) if found else None
+        model, found = benchmark.model, _weights(benchmark.model)
+        weights = str(found) if found else None
     preset = options.preset if options.preset in find(row.method).presets else None
     own = EMBEDDED if model.startswith("embedded:") else options.data or paper
     return Cell(
@@ -205,22 +176,18 @@ def _cell(experiment: Experiment, paper: str, benchmark: Benchmark, row: Row, se
 
 
 def preset_for(method: str, data: str) -> str:
-    """Preset of a method for a dataset, or for the embedded model; without one `embedded`, that of CIFAR-10-C."""
+    """Preset of a method for a dataset; for the embedded model that of CIFAR-10-C, if it has none of its own."""
     return "cifar10-c" if data == EMBEDDED and EMBEDDED not in find(method).presets else data
 
 
-# ---------------------------------------------------------------- what must be there
-
-
-def _needs(experiment: Experiment, paper: str, benchmark: Benchmark, options: Options) -> dict[str, str]:
-    needs: dict[str, str] = {}
+def _needs(experiment: Experiment, paper: str, options: Options) -> dict[str, str]:
+    needs, benchmark = {}, experiment.datasets[paper]
     if options.model is None and not options.data and _weights(benchmark.model) is None:
         needs[f"{SPOKEN[benchmark.model]} weights"] = f"ctta data get {benchmark.model}"
     if not options.data:
         severities = (1, 2, 3, 4, 5) if experiment.scenario == "gradual" else (5,)
         needs |= _missing_images(paper, options.corruptions or CORRUPTIONS, severities)
-        if benchmark.clean:
-            needs |= _missing_clean(paper)
+        needs |= _missing_clean(paper) if benchmark.clean else {}
     return needs
 
 
@@ -231,7 +198,7 @@ def _weights(model: str) -> Path | None:
 
 def _missing_images(dataset: str, corruptions: Sequence[str], severities: Sequence[int]) -> dict[str, str]:
     benchmark, missing = domains(dataset), []
-    wanted = [(corruption, severity) for corruption in corruptions for severity in severities]
+    wanted = list(itertools.product(corruptions, severities))
     for corruption, severity in wanted:
         try:
             benchmark.domain(corruption, severity)

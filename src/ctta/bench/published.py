@@ -20,25 +20,12 @@ View = Literal["corruptions", "means", "sweep", "shares", "importance", "forgett
 """Which tables an experiment comes to."""
 
 NAMES = (
-    "table1",
-    "table2",
-    "table3",
-    "gtta",
-    "adapted",
-    "optimizers",
-    "pseudo-labels",
-    "lambda",
-    "temperature",
-    "alpha",
-    "importance",
-    "forgetting",
-    "cost",
-    "mixed",
+    *("table1", "table2", "table3", "gtta", "adapted", "optimizers", "pseudo-labels", "lambda", "temperature"),
+    *("alpha", "importance", "forgetting", "cost", "mixed"),
 )
 """The experiments, in the order of the paper."""
 BEYOND = ("gradual", "correlated", "recurring", "differences", "share", "anchor", "resets", "speed")
 """Experiments the paper does not have; `all` does not mean them."""
-
 COLUMNS = (*CORRUPTIONS, "mean", "selected", "clean_accuracy", "seconds")
 """What a published number may be of: an error in %, a share in %, an accuracy in %, seconds per batch."""
 
@@ -49,8 +36,7 @@ class Benchmark:
 
     model: str
     batch_size: int
-    clean: int = 0
-    """Clean images on which forgetting is measured."""
+    clean: int = 0  # images on which forgetting is measured
 
 
 @dataclass(frozen=True)
@@ -60,10 +46,8 @@ class Row:
     label: str
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    only: tuple[str, ...] = ()
-    """Datasets it belongs to; empty: all."""
-    row: str = ""
-    """The published row it stands beside, if not that of its own label."""
+    only: Sequence[str] = ()  # datasets it belongs to; empty: all
+    row: str = ""  # the published row it stands beside, if not that of its own label
 
 
 @dataclass(frozen=True)
@@ -76,16 +60,13 @@ class Experiment:
     view: View
     scenario: str
     datasets: Mapping[str, Benchmark]
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    published: Mapping[str, Mapping[str, Mapping[str, float]]]
-    notes: tuple[str, ...]
-    domains: tuple[str, ...] = ()
-    """Corruptions the figure shows."""
-    reference: str = ""
-    """The row whose time is the unit."""
-    nondecreasing: str = ""
-    """A number that must not fall from row to row."""
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    published: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    domains: Sequence[str] = ()  # corruptions the figure shows
+    reference: str = ""  # the row whose time is the unit
+    nondecreasing: str = ""  # a number that must not fall from row to row
 
     def beside(self, row: Row, dataset: str) -> Mapping[str, float]:
         """Published numbers of a row, by column; empty where the paper has none."""
@@ -116,13 +97,10 @@ def read(name: str, text: str, file: str) -> Experiment:
     """Read an experiment from YAML; whatever is wrong is said with the file."""
     with parsing(f"{file} is not an experiment", "Correct it."):
         data = yaml.safe_load(text)
-        rows = tuple(Row(**{**row, "only": tuple(row.get("only", ()))}) for row in data.pop("rows"))
-        datasets = {dataset: Benchmark(**facts) for dataset, facts in data.pop("datasets").items()}
-        published = _published(data.pop("published", {}), data["columns"])
-        lists = {key: tuple(value) for key, value in data.items() if isinstance(value, list)}
-        made = Experiment(
-            **{"name": name, "notes": (), **data, **lists}, datasets=datasets, rows=rows, published=published
-        )
+        data["rows"] = [Row(**row) for row in data["rows"]]
+        data["datasets"] = {dataset: Benchmark(**facts) for dataset, facts in data["datasets"].items()}
+        data["published"] = _published(data.get("published", {}), data["columns"])
+        made = Experiment(name=name, **data)
         _check(made)
         return made
 
@@ -130,21 +108,20 @@ def read(name: str, text: str, file: str) -> Experiment:
 def _check(made: Experiment) -> None:
     """Refuse names that nothing in the file, or in ctta, goes by."""
     labels = {row.row or row.label for row in made.rows}
-    _known("view", [made.view], get_args(View))
-    _known("scenario", [made.scenario], SCENARIOS)
-    _known("columns", made.columns, COLUMNS)
-    _known("domains", made.domains, CORRUPTIONS)
-    _known("only", [dataset for row in made.rows for dataset in row.only], made.datasets)
-    _known("published", made.published, made.datasets)
-    _known("published", [row for found in made.published.values() for row in found], labels)
-    _known("reference", [made.reference], ["", *(row.label for row in made.rows)])
-    _known("nondecreasing", [made.nondecreasing], ["", "selected"])
-
-
-def _known(key: str, values: Iterable[str], known: Iterable[str]) -> None:
-    wrong = sorted(set(values) - set(known))
-    if wrong:
-        raise ValueError(f"{key}: expected some of {', '.join(known)}, but got {', '.join(wrong)}")
+    checks: Sequence[tuple[str, Iterable[str], Iterable[str]]] = (
+        ("view", [made.view], get_args(View)),
+        ("scenario", [made.scenario], SCENARIOS),
+        ("columns", made.columns, COLUMNS),
+        ("domains", made.domains, CORRUPTIONS),
+        ("only", [dataset for row in made.rows for dataset in row.only], made.datasets),
+        ("published", made.published, made.datasets),
+        ("published", [row for found in made.published.values() for row in found], labels),
+        ("reference", [made.reference], ["", *(row.label for row in made.rows)]),
+        ("nondecreasing", [made.nondecreasing], ["", "selected"]),
+    )
+    for key, values, known in checks:
+        if wrong := sorted(set(values) - set(known)):
+            raise ValueError(f"{key}: expected some of {', '.join(known)}, but got {', '.join(wrong)}")
 
 
 def _published(data: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -19,10 +19,8 @@ Value = str | float | int | None
 """An entry: None is a number that is not there."""
 
 NOTHING = "–"  # noqa: RUF001
-LONG = 26
-"""Letters from which on the name of a row may take several lines of a page."""
-DENSE = 13
-"""Columns from which on a page sets them closer."""
+LONG = 26  # letters from which on the name of a row may take several lines of a page
+DENSE = 13  # columns from which on a page sets them closer
 
 
 class Difference(float):
@@ -81,22 +79,28 @@ class Table:
 
     def written(self) -> list[list[tuple[str, bool]]]:
         """All entries as people read them, each with whether it is the best of those it is compared with."""
+        digits = [column.digits for column in self.columns]
         return [
-            [(_text(v, column.digits), isinstance(v, Best)) for v, column in zip(row, self.columns, strict=True)]
-            for row in self.rows
+            [(_text(v, d), isinstance(v, Best)) for v, d in zip(row, digits, strict=True)] for row in self.rows
         ]
 
-    def _words(self, place: int) -> bool:
-        """Whether a column holds words only."""
-        return all(isinstance(row[place], str) for row in self.rows)
+    def _grid(self, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
+        """Heads and rows as texts in a language; `bold` is what the best entry is put in."""
+        rows = [
+            [bold.format(escaped(text)) if best else escaped(text) for text, best in row] for row in self.written()
+        ]
+        return [[escaped(head) for head in self.heads], *rows]
 
-    # ---------------------------------------------------------------- ways to write it
+    def _sides(self, left: str, right: str) -> list[str]:
+        """For every column one of two words: whether it holds words only, or numbers."""
+        places = range(len(self.columns))
+        return [left if all(isinstance(row[k], str) for row in self.rows) else right for k in places]
 
     def show(self, console: Console) -> None:
         """Write title, rows and notes to a terminal; wide rows and the commands in notes are left in one piece."""
         grid = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-        for place, head in enumerate(self.heads):
-            grid.add_column(Text(head), justify="left" if self._words(place) else "right", no_wrap=True)
+        for head, side in zip(self.heads, self._sides("left", "right"), strict=True):
+            grid.add_column(Text(head), justify="left" if side == "left" else "right", no_wrap=True)
         for row in self.written():
             grid.add_row(*(Text(text, style="bold" if best else "") for text, best in row))
         grid.width = console.measure(grid, options=console.options.update(width=1000)).maximum
@@ -108,20 +112,22 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown with its title and notes."""
-        rules = ["---" if self._words(place) else "---:" for place in range(len(self.columns))]
-        rows = [[f"**{_pipe(text)}**" if best else _pipe(text) for text, best in row] for row in self.written()]
-        body = [f"| {' | '.join(line)} |" for line in ([_pipe(head) for head in self.heads], rules, *rows)]
+        head, *rows = self._grid(_pipe, "**{}**")
+        body = [f"| {' | '.join(line)} |" for line in (head, self._sides("---", "---:"), *rows)]
         return "\n".join([f"### {self.title}", "", *body, "", *(f"- {note}" for note in self.notes), ""])
 
     def latex(self) -> str:
         """Return the table as LaTeX for the package booktabs."""
-        kinds = "".join("l" if self._words(place) else "r" for place in range(len(self.columns)))
-        rows = [
-            [rf"\textbf{{{_tex(text)}}}" if best else _tex(text) for text, best in row] for row in self.written()
-        ]
-        head, *body = (rf"{' & '.join(row)} \\" for row in ([_tex(head) for head in self.heads], *rows))
+        head, *body = (rf"{' & '.join(row)} \\" for row in self._grid(_tex, r"\textbf{{{}}}"))
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(self.title)}}}"]
-        lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+        lines += [
+            rf"\begin{{tabular}}{{{''.join(self._sides('l', 'r'))}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+        ]
         lines += [r"\end{tabular}", *(rf"{{\footnotesize {_tex(note)}\par}}" for note in self.notes)]
         return "\n".join([*lines, r"\end{table}", ""])
 
@@ -135,14 +141,13 @@ class Table:
 
     def html(self) -> str:
         """Return the rows as an HTML table that scrolls sideways inside its box; title and notes are left out."""
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.heads)
-        body = ""
-        for (label, _), *entries in self.written():
-            kind = ' class="long"' if len(label) > LONG else ""
-            cells = "".join(
-                f"<td>{f'<b>{escape(text)}</b>' if best else escape(text)}</td>" for text, best in entries
+        heads, *rows = self._grid(escape, "<b>{}</b>")
+        head, body = "".join(f'<th scope="col">{name}</th>' for name in heads), ""
+        for row, (label, *entries) in zip(self.rows, rows, strict=True):
+            kind = ' class="long"' if len(str(row[0])) > LONG else ""
+            body += (
+                f'<tr><th scope="row"{kind}>{label}</th>{"".join(f"<td>{entry}</td>" for entry in entries)}</tr>'
             )
-            body += f'<tr><th scope="row"{kind}>{escape(label)}</th>{cells}</tr>'
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.title)}">'
             f'<table class="{"dense" if len(self.columns) > DENSE else ""}">'
@@ -151,8 +156,8 @@ class Table:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain JSON-ready data."""
-        rows, notes = [list(row) for row in self.rows], list(self.notes)
-        return {"name": self.name, "title": self.title, "columns": list(self.heads), "rows": rows, "notes": notes}
+        facts = {"name": self.name, "title": self.title, "columns": list(self.heads)}
+        return facts | {"rows": [list(row) for row in self.rows], "notes": list(self.notes)}
 
 
 def _text(value: Value, digits: int) -> str:
@@ -177,8 +182,8 @@ _TEX = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     NOTHING: "--",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
+_TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def _tex(text: str) -> str:

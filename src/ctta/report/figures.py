@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ctta.bench.metrics import corruption_of
+from ctta.bench.metrics import corruption_of, grouped, means
 from ctta.bench.results import Result, cells_at_once
 from ctta.errors import DataError
 from ctta.report.chart import Point, Series, Style, bars, dot_rows, lines, panels, scatter
@@ -110,9 +110,7 @@ def figures_of(board: Board, styles: Styles | None = None, domains: Sequence[str
     note = f" The {MOST} best of {len(board.headline)} entries." if len(board.headline) > MOST else ""
     all_of = View(board, (), styles_of([board]) if styles is None else styles, note)
     view = all_of.of([entry for entry in board.headline if entry in shown])
-    sweeps: dict[tuple[str, str], list[Sweep]] = {}
-    for sweep in board.sweeps:
-        sweeps.setdefault((sweep.method, sweep.setting), []).append(sweep)
+    sweeps = grouped(((sweep.method, sweep.setting), sweep) for sweep in board.sweeps)
     found = [
         error_per_corruption(view),
         error_over_stream(view),
@@ -153,14 +151,11 @@ def error_per_corruption(view: View) -> Chart | None:
 
 def _corruption_errors(entry: Result) -> dict[str, float]:
     """Error of every corruption: mean over its severities and visits, then over seeds."""
-    found: dict[str, list[float]] = {}
+    found = []
     for run in entry.runs:
-        here: dict[str, list[float]] = {}
-        for visit in run.visits:
-            here.setdefault(corruption_of(visit.domain), []).append(visit.error)
-        for name, errors in here.items():
-            found.setdefault(name, []).append(statistics.fmean(errors))
-    return {name: statistics.fmean(errors) for name, errors in found.items()}
+        here = grouped((corruption_of(visit.domain), visit.error) for visit in run.visits)
+        found.append({name: statistics.fmean(errors) for name, errors in here.items()})
+    return means(found)
 
 
 def _without_far(view: View) -> tuple[View, str]:
@@ -207,7 +202,7 @@ def selected_share(view: View) -> Chart | None:
 
 def cost(view: View) -> Chart | None:
     """A dot a method: its time and its error."""
-    passes = {entry.label: entry.over_seeds("passes") for entry in view.entries}
+    passes = {entry.label: entry.over("passes") for entry in view.entries}
     timed = view.of([entry for entry in view.entries if passes[entry.label] is not None])
     if len(timed.entries) < 2:
         return None
@@ -283,7 +278,7 @@ def _importance_in(view: View, domain: str) -> Chart:
 
 def calibration(view: View) -> Chart | None:
     """A square a method: confidence against accuracy."""
-    found = [(entry.over_seeds("ece") or 0.0, entry, _reliability(entry)) for entry in view.entries]
+    found = [(entry.over("ece") or 0.0, entry, _reliability(entry)) for entry in view.entries]
     found = sorted((each for each in found if each[2]), key=lambda each: each[0])
     if not found:
         return None

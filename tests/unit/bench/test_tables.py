@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from ctta.bench import paper_tables as tables
-from ctta.bench.metrics import Visit, spread_of
+from ctta.bench.metrics import Visit
 from ctta.bench.reading import CellRecord
-from ctta.bench.results import Result, Run, results_of
+from ctta.bench.results import Result, Run, results_of, spread_of
 from ctta.bench.table import Column, Difference, Table, columns, marked
 from ctta.report.comparison import side_by_side
 
@@ -40,6 +40,10 @@ def run(mean=20.0, **facts):
         "clean_error": {"batch_last": 12.0, "batch_mean": 10.0, "source_last": 16.0, "source_mean": 14.0},
     }
     return Run(**(values | facts))
+
+
+def beside(kind, results):
+    return tables.beside(tables.BESIDE[kind], "t", "T", results)
 
 
 def column(table, name):
@@ -163,7 +167,7 @@ def test_means_stand_beside_the_papers_with_the_difference():
         Result("LAW", (), "cifar10-c", {"mean": 17.2}),
         Result("Mine", (run(18.0),), "cifar10-c"),
     ]
-    table = tables.means("t", "T", entries)
+    table = beside("means", entries)
     assert table.heads == ("dataset", "method", "ours", "paper", "difference")
     assert table.rows == (
         ("cifar10-c", "PALM", 15.0, 15.5, -0.5),
@@ -173,12 +177,12 @@ def test_means_stand_beside_the_papers_with_the_difference():
 
 
 def test_without_any_published_number_there_are_no_columns_for_them():
-    table = tables.sweep("t", "T", [Result("T = 1", (run(18.0),), "d")])
+    table = beside("sweep", [Result("T = 1", (run(18.0),), "d")])
     assert table.heads == ("dataset", "method", "ours", "selected")
 
 
 def test_several_seeds_add_standard_deviation_and_worst():
-    table = tables.means("t", "T", [Result("PALM", (run(10.0), run(14.0)), "d"), Result("LAW", (run(20.0),), "d")])
+    table = beside("means", [Result("PALM", (run(10.0), run(14.0)), "d"), Result("LAW", (run(20.0),), "d")])
     assert column(table, "ours") == [12.0, 20.0]
     assert column(table, "std") == [pytest.approx(2.8284271), None]
     assert column(table, "worst") == [14.0, 20.0]
@@ -202,11 +206,11 @@ def test_errors_per_corruption_come_in_three_lines_and_without_the_paper_in_one(
 def test_a_row_that_did_not_run_has_no_number_anywhere():
     entry = Result("PALM", (), "d", {"fog": 12.0, "mean": 15.0, "seconds": 1.0, "selected": 4.3})
     for table in (
-        tables.means("t", "T", [entry]),
-        tables.gradual("t", "T", [entry]),
-        tables.shares("t", "T", [entry]),
-        tables.sweep("t", "T", [entry]),
-        tables.forgetting("t", "T", [entry]),
+        beside("means", [entry]),
+        beside("gradual", [entry]),
+        beside("shares", [entry]),
+        beside("sweep", [entry]),
+        beside("forgetting", [entry]),
         tables.cost("t", "T", [entry], "PALM"),
         tables.corruptions("t", "T", [entry], ("fog",)),
         tables.calibration("t", "T", [entry]),
@@ -218,7 +222,7 @@ def test_a_row_that_did_not_run_has_no_number_anywhere():
 
 
 def test_a_gradual_table_has_both_weightings_and_every_severity():
-    table = tables.gradual("t", "T", [Result("PALM", (run(10.0),), "d", {"mean": 9.5}), Result("LAW", (), "d")])
+    table = beside("gradual", [Result("PALM", (run(10.0),), "d", {"mean": 9.5}), Result("LAW", (), "d")])
     assert table.heads[5:] == ("equal severities", "severity 4", "severity 5")
     assert table.rows[0][2:] == (10.0, 9.5, 0.5, 11.0, 10.0, 12.0)
     assert table.rows[1][2:] == ("not run", None, None, None, None, None)
@@ -229,10 +233,10 @@ def test_a_recurring_table_has_every_pass():
         Visit(domain, 100, wrong)
         for domain, wrong in zip(["fog-5", "contrast-5"] * 3, (20, 30, 10, 20, 4, 6), strict=True)
     )
-    table = tables.recurring("t", "T", [Result("PALM", (run(15.0, visits=visits),), "d"), Result("LAW", (), "d")])
+    table = beside("recurring", [Result("PALM", (run(15.0, visits=visits),), "d"), Result("LAW", (), "d")])
     assert table.heads == ("dataset", "method", "ours", "pass 1", "pass 2", "pass 3")
     assert table.rows == (("d", "PALM", 15.0, 25.0, 15.0, 5.0), ("d", "LAW", "not run", None, None, None))
-    assert tables.recurring("t", "T", [Result("LAW", (), "d")]).heads == ("dataset", "method", "ours")
+    assert beside("recurring", [Result("LAW", (), "d")]).heads == ("dataset", "method", "ours")
 
 
 def test_a_recurring_table_has_the_passes_of_the_run_that_has_most():
@@ -240,7 +244,7 @@ def test_a_recurring_table_has_the_passes_of_the_run_that_has_most():
         run(15.0, visits=tuple(Visit(domain, 10, 1) for domain in ["fog-5", "snow-5"] * passes))
         for passes in (3, 2)
     )
-    table = tables.recurring("t", "T", [Result("PALM", (long,), "d"), Result("LAW", (short,), "d")])
+    table = beside("recurring", [Result("PALM", (long,), "d"), Result("LAW", (short,), "d")])
     assert table.heads[3:] == ("pass 1", "pass 2", "pass 3")
     assert table.rows[1][3:5] == (10.0, 10.0)
 
@@ -250,7 +254,7 @@ def test_forgetting_is_shown_as_accuracy_and_its_worst_seed_is_the_lowest():
         run(),
         run(clean_error={"batch_last": 22.0, "batch_mean": 20.0, "source_last": 26.0, "source_mean": 24.0}),
     )
-    table = tables.forgetting("t", "T", [Result("PALM", runs, "d", {"clean_accuracy": 86.0})])
+    table = beside("forgetting", [Result("PALM", runs, "d", {"clean_accuracy": 86.0})])
     assert (column(table, "ours"), column(table, "worst"), column(table, "difference")) == ([85.0], [80.0], [-1.0])
     assert column(table, "after the last task") == [83.0]
     assert column(table, "source statistics") == [81.0]
@@ -292,7 +296,7 @@ def test_importance_shows_the_chosen_domains_or_all_where_none_of_them_was_met()
 )
 def test_the_selected_share_is_checked_to_grow_with_the_temperature(shares, words):
     entries = [Result(f"T = {k}", (run(selected=share),), "d") for k, share in enumerate(shares)]
-    assert words in tables.sweep("t", "T", entries, nondecreasing="selected").notes[-1]
+    assert words in tables.nondecreasing_note(entries)
 
 
 def test_the_check_is_per_dataset_names_the_fall_and_is_off_for_an_automatic_eta():
