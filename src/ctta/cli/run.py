@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,33 @@ from rich.console import Console
 from ctta.streams import SCENARIOS
 
 if TYPE_CHECKING:
-    from ctta.bench.results import Result, Run
+    from ctta.bench.results import Result
+
+
+PATH = click.Path(path_type=Path)
+WHOLE = click.IntRange(min=1)
+METHODS = "source,bn1,tent,palm"
+SHARED = (
+    click.option("--methods", default=METHODS, show_default=True, help="Methods, separated by commas."),
+    click.option("--batch-size", type=WHOLE, default=200, show_default=True, help="Images per batch."),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of adapters and images."
+    ),
+    click.option("--threads", type=WHOLE, help="CPU threads (default: torch's choice)."),
+    click.option("--out", type=PATH, default=Path("runs"), show_default=True, help="Report folder."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read."),
+)
+
+
+def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of `run` and `demo`."""
+    return functools.reduce(lambda called, option: option(called), reversed(SHARED), command)
 
 
 @click.command("run")
 @click.option("--model", required=True, help="embedded:, timm:NAME, ARCH with --weights, or FILE.py:FUNCTION.")
-@click.option("--weights", type=click.Path(path_type=Path), help="Weight file of an architecture.")
+@click.option("--weights", type=PATH, help="Weight file of an architecture.")
 @click.option("--data", default="embedded", show_default=True, help="A benchmark, or a folder of images by class.")
-@click.option("--methods", default="source,bn1,tent,palm", show_default=True, help="Methods, separated by commas.")
 @click.option("--preset", help="Settings of all of them: cifar10-c, cifar100-c, imagenet-c, embedded.")
 @click.option("--set", "given", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
 @click.option(
@@ -31,19 +51,11 @@ if TYPE_CHECKING:
 )
 @click.option("--corruptions", help="Corruptions, separated by commas (default: the fifteen).")
 @click.option("--severity", type=click.IntRange(1, 5), default=5, show_default=True, help="Of scenarios with one.")
-@click.option("--images", type=click.IntRange(min=1), help="Images per domain (default: all).")
-@click.option("--batch-size", type=click.IntRange(min=1), default=200, show_default=True, help="Images per batch.")
+@click.option("--images", type=WHOLE, help="Images per domain (default: all).")
 @click.option("--profile", help="Corruption constants: cifar, tiny-imagenet, imagenet (default: by size).")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of adapters and corruptions."
-)
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: torch's choice).")
-@click.option("--import", "imports", multiple=True, type=click.Path(path_type=Path), help="FILE.py with a method.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Report folder."
-)
+@click.option("--import", "imports", multiple=True, type=PATH, help="FILE.py with a method.")
 @click.option("--name", default="run", show_default=True, help="Name of the report.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+@shared_options
 def command(**words: Any) -> None:
     """Compare methods on a stream of corrupted images: errors per domain, cost in forward passes, a saved report.
 
@@ -94,7 +106,9 @@ def execute(
             results = results_of(read_run(store, records[task.key]) for task in plan if task.key in records)
             page = write_page(store, out / f"{name}.html") if results else None
     if results:
-        table = side_by_side(results, title or _title(results[0].first))
+        first = results[0].first
+        facts = f"{first.place}, {first.record.manifest['samples']:,} images in {first.record.total:,} batches"
+        table = side_by_side(results, title or facts)
         found = {"manifest": _manifest(results), "summary": _summary(results), "report": str(page)}
         write(out / f"{name}.json", (json.dumps(found, indent=2) + "\n").encode())
         write(out / f"{name}.md", table.markdown().encode())
@@ -105,10 +119,6 @@ def execute(
             click.echo(f"page in {page}; the table is in {name}.md, the numbers in {name}.json beside it")
     if problems:
         raise SystemExit(1)
-
-
-def _title(run: Run) -> str:
-    return f"{run.place}, {run.record.manifest['samples']:,} images in {run.record.total:,} batches"
 
 
 def _manifest(results: Sequence[Result]) -> dict[str, Any]:
@@ -125,14 +135,15 @@ def _manifest(results: Sequence[Result]) -> dict[str, Any]:
 
 def _summary(results: Sequence[Result]) -> dict[str, Any]:
     """The numbers, by name and method."""
-
-    def each(name: str) -> dict[str, Any]:
-        return {result.label: getattr(result.first, name) for result in results}
-
-    domains = results[0].first.error
+    runs = {result.label: result.first for result in results}
     return {
-        "error": {domain: {result.label: result.first.error[domain] for result in results} for domain in domains},
-        **{name: each(name) for name in ("mean", "passes", "skipped")},
-        "adapted": each("selected"),
+        "error": {
+            domain: {label: run.error[domain] for label, run in runs.items()} for domain in results[0].first.error
+        },
+        **{
+            name: {label: getattr(run, name) for label, run in runs.items()}
+            for name in ("mean", "passes", "skipped")
+        },
+        "adapted": {label: run.selected for label, run in runs.items()},
         "samples": results[0].first.record.manifest["samples"],
     }
