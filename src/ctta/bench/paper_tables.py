@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ctta.bench.metrics import corruption_of, grouped
 from ctta.bench.published import Experiment
 from ctta.bench.results import SHARES, Result, cells_at_once
-from ctta.bench.table import Difference, Table, Value, columns
+from ctta.bench.table import Difference, Table, Value
 from ctta.corruptions import CORRUPTIONS
 
 NOT_RUN = "not run"
@@ -110,7 +110,7 @@ def beside(kind: Beside, name: str, title: str, results: Sequence[Result], notes
     spread = ("std", "worst") if several else ()
     theirs = ("paper", "difference") if published else ()
     heads = ("dataset", "method", "ours", *spread, *theirs, *more)
-    return Table(name, title, columns(heads, kind.digits), tuple(rows), tuple(notes))
+    return Table(name, title, heads, rows, notes, kind.digits)
 
 
 def nondecreasing_note(results: Sequence[Result]) -> str:
@@ -145,13 +145,13 @@ def corruptions(name: str, title: str, results: Sequence[Result], names: Sequenc
             rows.append((one.label, "paper", *paper))
             rows.append((one.label, "difference", *map(_difference, ours, paper)))
     heads = [name.partition("_")[0] for name in names]
-    return Table(name, title, columns(("method", "", *heads, "mean")), tuple(rows))
+    return Table(name, title, ("method", "", *heads, "mean"), rows)
 
 
 def calibration(name: str, title: str, results: Sequence[Result]) -> Table:
     """How far confidences can be trusted: expected calibration error in %, likelihood in nats, Brier score."""
-    rows = tuple((one.dataset, one.label, *map(one.over, ("ece", "nll", "brier"))) for one in results)
-    return Table(name, title, columns(("dataset", "method", "ECE (%)", "NLL", "Brier"), 3), rows)
+    rows = [(one.dataset, one.label, *map(one.over, ("ece", "nll", "brier"))) for one in results]
+    return Table(name, title, ("dataset", "method", "ECE (%)", "NLL", "Brier"), rows, digits=3)
 
 
 def cost(
@@ -168,14 +168,14 @@ def cost(
         measured = (_shown(seconds), *others, paper, relative, published, _difference(relative, published))
         rows.append((one.dataset, one.label, *measured))
     to = f"time / {reference}'s" if reference else "relative time"
-    heads = ("dataset", "method", "s (median)", "p95", "p99", "forward passes", "memory (MB)", "paper (s)")
-    made = columns((*heads, to, f"paper {to}", "difference"), digits=2)
+    measures = ("s (median)", "p95", "p99", "forward passes", "memory (MB)", "paper (s)")
+    heads = ("dataset", "method", *measures, to, f"paper {to}", "difference")
     most = cells_at_once(run for one in results for run in one.runs)
     shared = (
         f"Timed while up to {most} cells ran at once, which share memory and caches; the cleanest times come from "
         "--processes 1 and a new --store (finished cells are not run again)."
     )
-    return Table(name, title, made, tuple(rows), (*([shared] if most > 1 else []), *notes))
+    return Table(name, title, heads, rows, [shared, *notes] if most > 1 else notes, 2)
 
 
 def differences(
@@ -188,7 +188,7 @@ def differences(
         apart = _difference(ours, base.over("mean")) if base and base is not one else None
         rows.append((one.dataset, one.label, _shown(ours), apart, *map(one.over, (*SHARES.values(), "passes"))))
     heads = ("dataset", "method", "error", f"from {reference}", *SHARES, "forward passes")
-    return Table(name, title, columns(heads, 2), tuple(rows), tuple(notes))
+    return Table(name, title, heads, rows, notes, 2)
 
 
 def importance(
@@ -203,11 +203,11 @@ def importance(
     )
     met = list(dict.fromkeys(domain for domain, _ in found))
     wanted = [domain for domain in met if corruption_of(domain) in domains] or met
-    rows = tuple(
+    rows = [
         (block, *(statistics.fmean(found[d, block]) if (d, block) in found else None for d in wanted))
         for block in dict.fromkeys(block for domain, block in found if domain in wanted)
-    )
-    return Table(name, title, columns(("block", *wanted), digits=4), rows, tuple(notes))
+    ]
+    return Table(name, title, ("block", *wanted), rows, notes, 4)
 
 
 def _reference(results: Sequence[Result], one: Result, label: str) -> Result | None:

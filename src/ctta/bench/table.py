@@ -31,19 +31,6 @@ class Best(float):
     """The least of the numbers it is compared with; written in bold."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: its name, and digits after the point."""
-
-    name: str
-    digits: int = 1
-
-
-def columns(names: Sequence[str], digits: int = 1) -> tuple[Column, ...]:
-    """Return columns with as many digits each."""
-    return tuple(Column(name, digits) for name in names)
-
-
 def marked(values: Sequence[Value], digits: int = 1) -> list[Value]:
     """Mark the best, the least as printed; none where all are equal.
 
@@ -63,38 +50,36 @@ class Table:
 
     name: str
     title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    notes: tuple[str, ...] = ()
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[Value, ...]]
+    notes: Sequence[str] = ()
+    digits: int | Sequence[int] = 1  # after the point, in every column or one after another
 
     def __post_init__(self) -> None:
         for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"Expected {len(self.columns)} entries in a row of {self.name}, but got {row}.")
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return tuple(column.name for column in self.columns)
+            if len(row) != len(self.heads):
+                raise ValueError(f"Expected {len(self.heads)} entries in a row of {self.name}, but got {row}.")
 
     def written(self) -> list[list[tuple[str, bool]]]:
         """All entries as people read them, each with whether it is the best of those it is compared with."""
-        digits = [column.digits for column in self.columns]
+        digits = [self.digits] * len(self.heads) if isinstance(self.digits, int) else self.digits
         return [
-            [(_text(v, d), isinstance(v, Best)) for v, d in zip(row, digits, strict=True)] for row in self.rows
+            [(_text(*pair), isinstance(pair[0], Best)) for pair in zip(row, digits, strict=True)]
+            for row in self.rows
         ]
 
     def _grid(self, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
         """Heads and rows as texts in a language; `bold` is what the best entry is put in."""
-        rows = [
-            [bold.format(escaped(text)) if best else escaped(text) for text, best in row] for row in self.written()
+        heads = [(head, False) for head in self.heads]
+        return [
+            [(bold if best else "{}").format(escaped(text)) for text, best in row]
+            for row in (heads, *self.written())
         ]
-        return [[escaped(head) for head in self.heads], *rows]
 
     def _sides(self, left: str, right: str) -> list[str]:
         """For every column one of two words: whether it holds words only, or numbers."""
-        places = range(len(self.columns))
-        return [left if all(isinstance(row[k], str) for row in self.rows) else right for k in places]
+        columns = zip(*self.rows, strict=True) if self.rows else [[]] * len(self.heads)
+        return [left if all(isinstance(value, str) for value in column) else right for column in columns]
 
     def show(self, console: Console) -> None:
         """Write title, rows and notes to a terminal; wide rows and the commands in notes are left in one piece."""
@@ -150,7 +135,7 @@ class Table:
             )
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.title)}">'
-            f'<table class="{"dense" if len(self.columns) > DENSE else ""}">'
+            f'<table class="{"dense" if len(self.heads) > DENSE else ""}">'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctta.bench.results import Result
-from ctta.bench.table import Column, Table, Value, columns, marked
+from ctta.bench.table import Table, Value, marked
 from ctta.report.collect import Board
 
 
@@ -28,7 +28,7 @@ def side_by_side(results: Sequence[Result], title: str, digits: int = 1) -> Tabl
     if any(one.skipped for one in results):
         rows.append(("steps undone", *(one.skipped for one in results)))
     heads = ("error (%)", *(one.label for one in results))
-    return Table("comparison", title, columns(heads, digits), tuple(rows))
+    return Table("comparison", title, heads, rows, digits=digits)
 
 
 # ---------------------------------------------------------------- the tables of a board
@@ -76,9 +76,12 @@ def _table(name: str, title: str, caption: str, entries: Sequence[Result], wante
     filled = [(column, [column.of(entry) for entry in entries]) for column in wanted]
     filled = [(column, values) for column, values in filled if any(value is not None for value in values)]
     shown = [marked(values, column.digits) if column.least else values for column, values in filled]
-    rows = tuple((entry.label, *(values[k] for values in shown)) for k, entry in enumerate(entries))
-    heads = (Column("method"), *(Column(column.name, column.digits) for column, _ in filled))
-    return Table(name, title, heads, rows, (caption,))
+    rows = [(entry.label, *(values[k] for values in shown)) for k, entry in enumerate(entries)]
+    heads, digits = (
+        ("method", *(column.name for column, _ in filled)),
+        [1, *(column.digits for column, _ in filled)],
+    )
+    return Table(name, title, heads, rows, (caption,), digits)
 
 
 def _worst(entry: Result) -> float | None:
