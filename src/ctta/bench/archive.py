@@ -33,13 +33,8 @@ DIGITS = 6
 def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
     """Keep a reproduction with the rows behind it; the file is complete or not there."""
     header = {
-        "format": FORMAT,
-        "command": command,
-        "experiment": result.experiment.name,
-        "title": result.title,
-        "notes": result.notes,
-        "corruptions": result.corruptions,
-        "rows": result.keys,
+        **{"format": FORMAT, "command": command, "experiment": result.experiment.name, "title": result.title},
+        **{"notes": result.notes, "corruptions": result.corruptions, "rows": result.keys},
     }
     lines = [header, *(_cell(run, store) for run in result.runs.values())]
     return write_file(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
@@ -47,13 +42,10 @@ def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
 
 def _cell(run: Run, store: Store) -> dict[str, Any]:
     record = run.record
+    whole = ("key", "label", "manifest", "started", "finished")
     return {
-        "key": record.key,
-        "label": record.label,
-        "manifest": record.manifest,
+        **{name: getattr(record, name) for name in whole},
         "batches": record.total,
-        "started": record.started,
-        "finished": record.finished,
         "seconds": _short(run.seconds),
         "passes": _short(run.passes),
         "stays": [_short(row.to_dict()) for row in stays(store.batches(record.key))],

@@ -90,6 +90,10 @@ class Options:
         mark = hashlib.sha256(words.encode()).hexdigest()[:8]  # what tells it from others that begin alike
         return f"{words[: LONGEST_TAG - len(mark) - 1]}-{mark}"
 
+    def file(self, name: str) -> str:
+        """Name of a file of this run."""
+        return f"{name}.{self.tag}" if self.tag else name
+
 
 @dataclass
 class Planned:

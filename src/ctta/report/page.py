@@ -13,16 +13,22 @@ from ctta.bench.store import Store
 from ctta.report.collect import Board, collect
 from ctta.report.comparison import tables_of
 from ctta.report.drawing import COLOURS, inline, library
-from ctta.report.figures import NARROW, SHOWN_DOMAINS, Chart, Styles, figures_of, styles_of
+from ctta.report.figures import NARROW, SHOWN_DOMAINS, Styles, figures_of, styles_of
 
 
 def render(store: Store, domains: Sequence[str] = SHOWN_DOMAINS) -> str:
     """Return the page of a store; `domains` are those whose learning-rate importance is shown."""
-    template = _template()
+    jinja2 = library("jinja2")
+    pages = jinja2.Environment(
+        loader=jinja2.PackageLoader("ctta.report", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     boards, records = collect(store), store.cells()
-    styles = styles_of(boards)
-    shared, own = _manifests(records)
-    page: str = template.render(
+    styles, (shared, own) = styles_of(boards), _manifests(records)
+    page: str = pages.get_template("page.html.j2").render(
         title=f"ctta report: {store.path.stem}",
         file=store.path.name,
         version=__version__,
@@ -36,21 +42,15 @@ def render(store: Store, domains: Sequence[str] = SHOWN_DOMAINS) -> str:
     return page
 
 
-def _template() -> Any:
-    jinja2 = library("jinja2")
-    pages = jinja2.Environment(
-        loader=jinja2.PackageLoader("ctta.report", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return pages.get_template("page.html.j2")
-
-
 def _section(board: Board, styles: Styles, domains: Sequence[str], number: int) -> dict[str, Any]:
-    """What the page says of a board."""
-    figures = [(each, _drawings(each, f"{number}-{each.name}")) for each in figures_of(board, styles, domains)]
+    """What the page says of a board. A figure that takes its width is drawn a second time for a phone."""
+    figures = []
+    for chart in figures_of(board, styles, domains):
+        name = f"{number}-{chart.name}"
+        drawings = {"wide" if chart.full else "half": inline(chart.draw(), name)}
+        if chart.full:
+            drawings["narrow"] = inline(chart.draw(NARROW), f"{name}-narrow")
+        figures.append((chart, drawings))
     return {"board": board, "verdict": verdict(board), "tables": tables_of(board), "figures": figures}
 
 
@@ -66,30 +66,24 @@ def verdict(board: Board) -> str:
     return text + "."
 
 
-def _drawings(chart: Chart, name: str) -> dict[str, str]:
-    """The figure as SVG; one that takes the width of the page a second time for a phone."""
-    if not chart.full:
-        return {"half": inline(chart.draw(), name)}
-    return {"wide": inline(chart.draw(), name), "narrow": inline(chart.draw(NARROW), f"{name}-narrow")}
-
-
 def _manifests(records: Sequence[CellRecord]) -> tuple[dict[str, str], list[dict[str, str]]]:
     """What all runs share, where there are several, and what each has of its own."""
     flat = [_flat(record.manifest) for record in records]
-    several = len(flat) > 1
-    shared = {k: v for k, v in flat[0].items() if several and all(other.get(k) == v for other in flat)}
-    own = []
-    for record, facts in zip(records, flat, strict=True):
-        first = {"key": record.key} | ({"error": record.error} if record.error else {})
-        own.append(first | {name: value for name, value in facts.items() if name not in shared})
+    shared = (
+        {k: v for k, v in flat[0].items() if all(other.get(k) == v for other in flat)} if len(flat) > 1 else {}
+    )
+    own = [
+        {"key": record.key}
+        | ({"error": record.error} if record.error else {})
+        | {name: facts[name] for name in facts if name not in shared}
+        for record, facts in zip(records, flat, strict=True)
+    ]
     return shared, own
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
     """Nested data as dotted names and texts."""
     if isinstance(value, dict) and value:
-        found: dict[str, str] = {}
-        for name, part in value.items():
-            found |= _flat(part, f"{path}.{name}" if path else str(name))
-        return found
+        parts = (_flat(part, f"{path}.{name}" if path else str(name)) for name, part in value.items())
+        return {name: text for part in parts for name, text in part.items()}
     return {path: value if isinstance(value, str) else json.dumps(value)}

@@ -37,12 +37,10 @@ class Writer:
         name = run_name(cell)
         if name not in self._open:
             self._open[name] = self._make(str(self.folder / name), purge_step=row.batch)
-        out = self._open[name]
-        samples, wrong = self._counts.get(name, (0, 0))
-        samples, wrong = samples + row.samples, wrong + row.wrong
-        self._counts[name] = samples, wrong
+        before = self._counts.get(name, (0, 0))
+        samples, wrong = self._counts[name] = before[0] + row.samples, before[1] + row.wrong
         for tag, value in scalars(row, 100 * wrong / samples).items():
-            out.add_scalar(tag, value, row.batch)
+            self._open[name].add_scalar(tag, value, row.batch)
 
     def close(self) -> None:
         """Write what is pending and let go of the files."""

@@ -32,8 +32,7 @@ def write_figures(
 ) -> list[Path]:
     """Write every figure of the page into a folder as SVG or PDF."""
     boards = collect(store)
-    styles = styles_of(boards)
-    written = []
+    styles, written = styles_of(boards), []
     for prefix, board in _prefixed(boards):
         for figure in figures_of(board, styles, domains):
             drawn = figure.draw()
