@@ -26,7 +26,7 @@ from typing import Any
 
 from ctta._core.precision import check_precision
 from ctta.bench import archive
-from ctta.bench.published import experiment
+from ctta.bench.experiments import experiment
 from ctta.bench.reproduction import Reproduction
 from ctta.bench.table import Table
 from ctta.methods import find

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ctta.bench.published import experiment
+from ctta.bench.experiments import experiment
 from ctta.corruptions import CORRUPTIONS
 
 KEPT = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "results.py"))["kept"]

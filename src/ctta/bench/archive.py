@@ -18,33 +18,30 @@ from ctta._core.files import parsing
 from ctta._core.files import write as write_file
 from ctta.bench import reading
 from ctta.bench.evaluation import BatchRow
+from ctta.bench.experiments import Experiment, experiment
 from ctta.bench.metrics import grouped, means, per_image, sum_bins, sum_counts
-from ctta.bench.published import Experiment, experiment
 from ctta.bench.reproduction import SEEDS, Reproduction, about_seeds
 from ctta.bench.results import Result, Run, finished, run_of
 from ctta.bench.store import Store
 from ctta.errors import DataError
 
 FORMAT = 1
-DIGITS = 6
-"""Significant digits kept of every number that is not a count."""
+DIGITS = 6  # significant digits kept of every number that is not a count
 
 
 def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
     """Keep a reproduction with the rows behind it; the file is complete or not there."""
-    header = {
-        **{"format": FORMAT, "command": command, "experiment": result.experiment.name, "title": result.title},
-        **{"notes": result.notes, "corruptions": result.corruptions, "rows": result.keys},
-    }
+    facts = {"format": FORMAT, "command": command, "experiment": result.experiment.name, "title": result.title}
+    header = {**facts, "notes": result.notes, "corruptions": result.corruptions, "rows": result.keys}
     lines = [header, *(_cell(run, store) for run in result.runs.values())]
     return write_file(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def _cell(run: Run, store: Store) -> dict[str, Any]:
     record = run.record
-    whole = ("key", "label", "manifest", "started", "finished")
+    kept = ("key", "label", "manifest", "started", "finished")
     return {
-        **{name: getattr(record, name) for name in whole},
+        **{name: getattr(record, name) for name in kept},
         "batches": record.total,
         "seconds": _short(run.seconds),
         "passes": _short(run.passes),

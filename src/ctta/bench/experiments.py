@@ -1,4 +1,4 @@
-"""From an experiment of the paper to its cells.
+"""The experiments of the paper with published numbers (`paper/*.yaml`), our own (`beyond/*.yaml`), their cells.
 
 Each experiment runs on the paper's models and datasets where they are in the data folder; what is missing is
 said with the command that brings it, and never replaced. Only who asks for a substitute (the embedded model and
@@ -7,28 +7,156 @@ images) gets one, and then every title says so.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+import yaml
+
+from ctta._core.files import parsing
 from ctta.bench.cell import Cell
-from ctta.bench.published import Experiment, Row
 from ctta.bench.resolve import clean_images
 from ctta.corruptions import CORRUPTIONS
 from ctta.data import MissingError, cache_folder, catalogue, domains
 from ctta.data.get import present
 from ctta.errors import DataError, SettingError
 from ctta.methods import find
+from ctta.settings import suggestion
+from ctta.streams import SCENARIOS
 
 EMBEDDED = "embedded"
 SUBSTITUTE_BATCH = 200
 LONGEST_TAG = 120  # some file systems take names of 143 letters
 SPOKEN = {"wrn-28-10": "WRN-28-10", "resnext-29": "ResNeXt-29", "resnet-50": "ResNet-50"}
 SPOKEN |= {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C", "imagenet-c": "ImageNet-C"}
+View = Literal["corruptions", "means", "sweep", "shares", "importance", "forgetting", "cost", "differences"]
+"""Which tables an experiment comes to."""
+
+NAMES = (
+    *("table1", "table2", "table3", "gtta", "adapted", "optimizers", "pseudo-labels", "lambda", "temperature"),
+    *("alpha", "importance", "forgetting", "cost", "mixed"),
+)
+"""The experiments, in the order of the paper."""
+BEYOND = ("gradual", "correlated", "recurring", "differences", "share", "anchor", "resets", "speed")
+"""Experiments the paper does not have; `all` does not mean them."""
+COLUMNS = (*CORRUPTIONS, "mean", "selected", "clean_accuracy", "seconds")
+"""What a published number may be of: an error in %, a share in %, an accuracy in %, seconds per batch."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A dataset as the paper uses it."""
+
+    model: str
+    batch_size: int
+    clean: int = 0  # images on which forgetting is measured
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a method with settings beyond the preset of the dataset."""
+
+    label: str
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    only: Sequence[str] = ()  # datasets it belongs to; empty: all
+    row: str = ""  # the published row it stands beside, if not that of its own label
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of the paper. `published[dataset][row][column]` holds only what was printed."""
+
+    name: str
+    title: str
+    place: str
+    view: View
+    scenario: str
+    datasets: Mapping[str, Benchmark]
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    published: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    domains: Sequence[str] = ()  # corruptions the figure shows
+    reference: str = ""  # the row whose time is the unit
+    nondecreasing: str = ""  # a number that must not fall from row to row
+
+    def beside(self, row: Row, dataset: str) -> Mapping[str, float]:
+        """Published numbers of a row, by column; empty where the paper has none."""
+        return self.published.get(dataset, {}).get(row.row or row.label, {})
+
+    def rows_of(self, dataset: str) -> list[Row]:
+        """Rows of a dataset."""
+        return [row for row in self.rows if not row.only or dataset in row.only]
+
+
+@functools.cache
+def experiment(name: str) -> Experiment:
+    """Return an experiment by name.
+
+    >>> experiment("table1").published["cifar10-c"]["PALM"]["mean"]
+    15.5
+    """
+    known = (*NAMES, *BEYOND)
+    if name not in known:
+        raise SettingError(
+            f"There is no experiment `{name}`.{suggestion(name, known)} Experiments: {', '.join(known)}."
+        )
+    file = files("ctta.bench") / ("paper" if name in NAMES else "beyond") / f"{name}.yaml"
+    return read(name, file.read_text("utf-8"), str(file))
+
+
+def read(name: str, text: str, file: str) -> Experiment:
+    """Read an experiment from YAML; whatever is wrong is said with the file."""
+    with parsing(f"{file} is not an experiment", "Correct it."):
+        data = yaml.safe_load(text)
+        data["rows"] = [Row(**row) for row in data["rows"]]
+        data["datasets"] = {dataset: Benchmark(**facts) for dataset, facts in data["datasets"].items()}
+        data["published"] = _published(data.get("published", {}), data["columns"])
+        made = Experiment(name=name, **data)
+        _check(made)
+        return made
+
+
+def _check(made: Experiment) -> None:
+    """Refuse names that nothing in the file, or in ctta, goes by."""
+    labels = {row.row or row.label for row in made.rows}
+    checks: Sequence[tuple[str, Iterable[str], Iterable[str]]] = (
+        ("view", [made.view], get_args(View)),
+        ("scenario", [made.scenario], SCENARIOS),
+        ("columns", made.columns, COLUMNS),
+        ("domains", made.domains, CORRUPTIONS),
+        ("only", [dataset for row in made.rows for dataset in row.only], made.datasets),
+        ("published", made.published, made.datasets),
+        ("published", [row for found in made.published.values() for row in found], labels),
+        ("reference", [made.reference], ["", *(row.label for row in made.rows)]),
+        ("nondecreasing", [made.nondecreasing], ["", "selected"]),
+    )
+    for key, values, known in checks:
+        if wrong := sorted(set(values) - set(known)):
+            raise ValueError(f"{key}: expected some of {', '.join(known)}, but got {', '.join(wrong)}")
+
+
+def _published(data: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """Pair the numbers of each row with the columns; null, a dash in the paper, is left out."""
+    out: dict[str, dict[str, dict[str, float]]] = {}
+    for dataset, rows in data.items():
+        for row, found in rows.items():
+            pairs = zip(columns, found if isinstance(found, list) else [found], strict=True)
+            numbers = {column: value for column, value in pairs if value is not None}
+            if not all(type(value) in (int, float) for value in numbers.values()):
+                raise ValueError(f"published.{dataset}.{row}: expected numbers, but got {found}")
+            out.setdefault(dataset, {})[row] = {column: float(value) for column, value in numbers.items()}
+    return out
+
+
+# ---------------------------------------------------------------- from an experiment to its cells
 
 
 @dataclass(frozen=True)
@@ -118,7 +246,7 @@ class Planned:
 def plan(experiment: Experiment, options: Options) -> list[Planned]:
     """All cells of an experiment, in the order of its table, seeds last."""
     known = sorted({name for row in experiment.rows for name in find(row.method).presets})
-    if options.preset is not None and options.preset not in known:
+    if options.preset not in (None, *known):
         raise SettingError(
             f"No method of experiment {experiment.name} has a preset {options.preset!r}: "
             f"known are {', '.join(known)}."
@@ -155,9 +283,8 @@ def _cell(experiment: Experiment, paper: str, row: Row, seed: int, options: Opti
     benchmark, model, weights = experiment.datasets[paper], options.model, options.weights
     if model is None and options.data:
         model = "embedded:"
-    if model is None:
-        model, found = benchmark.model, _weights(benchmark.model)
-        weights = str(found) if found else None
+    elif model is None:
+        model, weights = benchmark.model, str(_weights(benchmark.model) or "") or None
     preset = options.preset if options.preset in find(row.method).presets else None
     own = EMBEDDED if model.startswith("embedded:") else options.data or paper
     return Cell(
@@ -218,8 +345,7 @@ def _missing_clean(dataset: str) -> dict[str, str]:
     try:
         clean_images(dataset)
     except DataError as error:
-        clean = dataset.removesuffix("-c")
-        if clean in {entry.name for entry in catalogue.ENTRIES}:
-            return {f"clean {SPOKEN[dataset].removesuffix('-C')} images": f"ctta data get {clean}"}
-        return {f"clean images: {error}": ""}
+        clean, name = dataset.removesuffix("-c"), SPOKEN[dataset].removesuffix("-C")
+        known = clean in {entry.name for entry in catalogue.ENTRIES}
+        return {f"clean {name} images": f"ctta data get {clean}"} if known else {f"clean images: {error}": ""}
     return {}

@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from ctta.bench.evaluation import BINS, BatchRow
 
-POINTS = 240
-"""Most points kept of a curve over the stream; more would not be seen."""
+POINTS = 240  # kept of a curve over the stream at most; more would not be seen
 CLEAN = {"batch": "clean_error", "source": "clean_error_source_statistics"}
 """Clean errors measured after a domain, by the statistics they were measured with."""
 

@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ctta.bench.experiments import Experiment
 from ctta.bench.metrics import corruption_of, grouped
-from ctta.bench.published import Experiment
 from ctta.bench.results import SHARES, Result, cells_at_once
 from ctta.bench.table import Difference, Table, Value
 from ctta.corruptions import CORRUPTIONS

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctta.bench.cell import Task, prepare
-from ctta.bench.experiments import SPOKEN, Options, Planned, plan
+from ctta.bench.experiments import SPOKEN, Experiment, Options, Planned, plan
 from ctta.bench.metrics import grouped
 from ctta.bench.paper_tables import tables_of
-from ctta.bench.published import Experiment
 from ctta.bench.results import Result, Run, read_run
 from ctta.bench.store import Store
 from ctta.bench.table import Table
@@ -58,16 +57,6 @@ class Reproduction:
             "cells": self.keys,
         }
 
-    @property
-    def markdown(self) -> str:
-        """All tables on one page."""
-        return "\n".join([f"## {self.title}", "", *(table.markdown() for table in self.tables)])
-
-    @property
-    def latex(self) -> str:
-        """All tables, for a document that uses booktabs."""
-        return "\n".join(table.latex() for table in self.tables)
-
 
 class Work:
     """The cells of several experiments, each of them once, and what has become of them."""
@@ -75,30 +64,26 @@ class Work:
     def __init__(self, experiments: Sequence[Experiment], options: Options) -> None:
         self.options = options
         self.experiments = {experiment.name: experiment for experiment in experiments}
-        self._tasks: dict[str, Task] = {}
         self._ended: set[str] = set()
         self._planned = {experiment.name: plan(experiment, options) for experiment in experiments}
-        for item in itertools.chain.from_iterable(self._planned.values()):
-            self._enter(item)
+        tasks: dict[str, Task] = {}
+        for task in filter(None, map(self._enter, itertools.chain.from_iterable(self._planned.values()))):
+            tasks.setdefault(task.key, task)  # a cell is called what the first experiment that has it calls it
+        self.tasks = list(tasks.values())
 
-    def _enter(self, item: Planned) -> None:
-        """Give a cell its key if it is to run, else say why it cannot."""
+    def _enter(self, item: Planned) -> Task | None:
+        """Give a cell its key and return its task if it is to run, else say why it cannot."""
         if item.needs:
             words = (f"needs {it}" + (f", get them with: {how}" if how else "") for it, how in item.needs.items())
             item.reason = "not run: " + "; ".join(words)
-            return
+            return None
         try:
             task = prepare(item.cell)
         except Exception as error:  # noqa: BLE001 - the user's model may raise anything, and other cells can run
             item.reason, item.failed = f"failed: {type(error).__name__}: {error}", True
-        else:
-            item.key = task.key
-            self._tasks.setdefault(task.key, task)
-
-    @property
-    def tasks(self) -> list[Task]:
-        """What there is to run, in the order of the experiments."""
-        return list(self._tasks.values())
+            return None
+        item.key = task.key
+        return task
 
     def waiting(self, name: str) -> set[str]:
         """Keys of the cells an experiment still waits for."""

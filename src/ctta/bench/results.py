@@ -176,10 +176,8 @@ class Result:
 
     label: str
     runs: tuple[Run, ...] = ()
-    dataset: str = ""
-    """What tables of the paper call the data."""
-    published: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of the paper, by column."""
+    dataset: str = ""  # what tables of the paper call the data
+    published: Mapping[str, float] = field(default_factory=dict)  # numbers of the paper, by column
 
     @property
     def first(self) -> Run:

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-Value = str | float | int | None
-"""An entry: None is a number that is not there."""
+Value = str | float | int | None  # None is a number that is not there
 
 NOTHING = "–"  # noqa: RUF001
 LONG = 26  # letters from which on the name of a row may take several lines of a page

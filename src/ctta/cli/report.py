@@ -41,7 +41,7 @@ def command(
     Example: ctta report runs/bench.db --out report.html --figures figures --format pdf --tables tables
     """
     from ctta.bench.store import Store
-    from ctta.report.write import write_figures, write_page, write_tables
+    from ctta.report.page import write_figures, write_page, write_tables
 
     shown = [name.strip() for name in domains.split(",") if name.strip()]
     with Store(store, read_only=True) as opened:

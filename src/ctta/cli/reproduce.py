@@ -62,7 +62,7 @@ def command(
 
     Example: ctta reproduce table1 --dataset embedded --images 200
     """
-    from ctta.bench.published import BEYOND, NAMES, experiment
+    from ctta.bench.experiments import BEYOND, NAMES, experiment
     from ctta.bench.reproduction import Work
 
     if show_list:
@@ -145,7 +145,8 @@ def run(
 def _save(result: Reproduction, folder: Path, options: Options) -> None:
     """Write EXPERIMENT.md and .tex, and a CSV file a table; a tag keeps slices and substitutes apart."""
     name = options.file(result.experiment.name)
-    texts = {f"{name}.md": result.markdown, f"{name}.tex": result.latex}
+    page = "\n".join([f"## {result.title}", "", *(one.markdown() for one in result.tables)])
+    texts = {f"{name}.md": page, f"{name}.tex": "\n".join(one.latex() for one in result.tables)}
     for file, text in (texts | {f"{options.file(one.name)}.csv": one.csv() for one in result.tables}).items():
         write(folder / file, text.encode())
 
@@ -153,7 +154,7 @@ def _save(result: Reproduction, folder: Path, options: Options) -> None:
 def _page(path: Path, target: Path) -> Path | None:
     """Write the page of a store, unless nothing in it is finished."""
     from ctta.bench.store import Store
-    from ctta.report.write import write_page
+    from ctta.report.page import write_page
 
     with Store(path, read_only=True) as store:
         if store.cells("done"):
@@ -193,7 +194,7 @@ def _keep(results: Iterable[Reproduction], path: Path, folder: Path, options: Op
 
 
 def _list(as_json: bool) -> None:
-    from ctta.bench.published import BEYOND, NAMES, experiment
+    from ctta.bench.experiments import BEYOND, NAMES, experiment
 
     found = [experiment(name) for name in (*NAMES, *BEYOND)]
     if as_json:

@@ -91,7 +91,7 @@ def execute(
     from ctta.bench.store import Store
     from ctta.cli.sweep import run
     from ctta.report.comparison import side_by_side
-    from ctta.report.write import write_page
+    from ctta.report.page import write_page
 
     threads = threads or torch.get_num_threads()
     grid = {**words, "dataset": data, "seeds": [seed], "preset": preset or "none", "set": given, "import": imports}

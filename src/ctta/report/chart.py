@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROW = 15.0
-"""Least distance between two names, in pixels."""
+ROW = 15.0  # pixels between two names, at least
 
 Point = tuple[float, float]
 Tick = tuple[float, str]
@@ -36,8 +35,7 @@ class Series:
     label: str
     style: Style
     points: tuple[Point, ...]
-    spread: tuple[float, ...] = ()
-    """Standard deviation at each point, drawn as a bar."""
+    spread: tuple[float, ...] = ()  # standard deviation at each point, drawn as a bar
     strong: bool = False
 
     @property

@@ -18,19 +18,9 @@ from ctta.errors import DataError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = {
-    "ink": "#1b1f24",
-    "soft": "#59636e",
-    "grid": "#dfe3e8",
-    "paper": "#ffffff",
-    "c0": "#0072b2",
-    "c1": "#d55e00",
-    "c2": "#00845f",
-    "c3": "#b0538a",
-    "c4": "#b97f00",
-    "c5": "#3a9bd9",
-    "c6": "#7a7f87",
-}
+COLOURS = {"ink": "#1b1f24", "soft": "#59636e", "grid": "#dfe3e8", "paper": "#ffffff"}
+HUES = ("#0072b2", "#d55e00", "#00845f", "#b0538a", "#b97f00", "#3a9bd9", "#7a7f87")
+COLOURS |= {f"c{k}": hue for k, hue in enumerate(HUES)}
 """Colours in light, by role; those in the dark are in page.css. Hues of Okabe and Ito's palette, told apart by
 colour-blind people; three of them darkened, so that thin lines stand out from white."""
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", Arial, sans-serif'

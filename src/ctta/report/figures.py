@@ -22,10 +22,8 @@ from ctta.report.drawing import COLOURS, house_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDE, NARROW, HALF = 900.0, 360.0, 400.0
-"""Widths figures are drawn at: across the page, on a phone, and half of the page."""
-SHOWN_DOMAINS = ("glass_blur", "snow")
-"""Domains of the paper's figure of learning-rate importance."""
+WIDE, NARROW, HALF = 900.0, 360.0, 400.0  # pixels: across the page, on a phone, half of the page
+SHOWN_DOMAINS = ("glass_blur", "snow")  # of the paper's figure of learning-rate importance
 SIGNS = {"alpha": "α", "lam": "λ", "temperature": "T", "lr": "κ", "eta": "η"}  # noqa: RUF001
 """How the paper writes its settings."""
 

@@ -1,19 +1,71 @@
-"""One self-contained HTML page: tables, figures and manifests of a store. No script and no file beside it."""
+"""What a store comes to as files: one self-contained HTML page without script, figures, tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from ctta._core.files import write
 from ctta._version import __version__
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
+from ctta.bench.table import Table
+from ctta.errors import StoreError
 from ctta.report.collect import Board, collect
 from ctta.report.comparison import tables_of
-from ctta.report.drawing import COLOURS, inline, library
+from ctta.report.drawing import COLOURS, inline, library, pdf, standalone
 from ctta.report.figures import NARROW, SHOWN_DOMAINS, Styles, figures_of, styles_of
+
+TABLES: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv}
+
+
+def write_page(store: Store, out: Path, domains: Sequence[str] = SHOWN_DOMAINS) -> Path:
+    """Write the page of a store."""
+    if out.resolve() == store.path.resolve():
+        raise StoreError(f"{out} is the store itself: name another file for the page.")
+    return write(out, render(store, domains).encode())
+
+
+def write_figures(
+    store: Store, folder: Path, form: Literal["svg", "pdf"] = "svg", domains: Sequence[str] = SHOWN_DOMAINS
+) -> list[Path]:
+    """Write every figure of the page into a folder as SVG or PDF."""
+    boards = collect(store)
+    styles, written = styles_of(boards), []
+    for prefix, board in _prefixed(boards):
+        for figure in figures_of(board, styles, domains):
+            drawn = figure.draw()
+            data = standalone(drawn, figure.title, figure.caption) if form == "svg" else pdf(drawn, figure.title)
+            written.append(write(folder / f"{prefix}{file_name(figure.name)}.{form}", data))
+    return written
+
+
+def write_tables(store: Store, folder: Path) -> list[Path]:
+    """Write every table of the page into a folder as Markdown, LaTeX and CSV."""
+    return [
+        write(folder / f"{prefix}{table.name}.{ending}", form(table).encode())
+        for prefix, board in _prefixed(collect(store))
+        for table in tables_of(board)
+        for ending, form in TABLES.items()
+    ]
+
+
+def file_name(text: str) -> str:
+    """Make a label a file name.
+
+    >>> file_name("PALM, T = 50/../x")
+    'PALM-T-50-x'
+    """
+    return re.sub(r"(?:[^\w.+-]|\.\.+)+", "-", text).strip("-.") or "unnamed"
+
+
+def _prefixed(boards: Sequence[Board]) -> list[tuple[str, Board]]:
+    """Each board with what its files begin with: nothing where there is one board only."""
+    return [(f"{k}-" if len(boards) > 1 else "", board) for k, board in enumerate(boards, 1)]
 
 
 def render(store: Store, domains: Sequence[str] = SHOWN_DOMAINS) -> str:

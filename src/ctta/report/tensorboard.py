@@ -12,7 +12,7 @@ from typing import Any
 from ctta.bench.cell import Cell
 from ctta.bench.evaluation import BatchRow
 from ctta.errors import DataError
-from ctta.report.write import file_name
+from ctta.report.page import file_name
 
 
 class Writer:
