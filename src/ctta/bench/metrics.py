@@ -51,10 +51,9 @@ def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
 
 def errors_of(visits: Sequence[Visit]) -> dict[str, float]:
     """Error of every domain, all its visits together, in the order they came."""
-    pooled = grouped((visit.domain, visit) for visit in visits)
+    stays = grouped((visit.domain, visit) for visit in visits)
     return {
-        name: 100 * sum(visit.wrong for visit in stays) / sum(visit.samples for visit in stays)
-        for name, stays in pooled.items()
+        name: 100 * sum(v.wrong for v in found) / sum(v.samples for v in found) for name, found in stays.items()
     }
 
 
@@ -101,12 +100,6 @@ def share_of(rows: Sequence[BatchRow], name: Literal["selected", "moved"]) -> fl
     return 100 * statistics.fmean(statistics.fmean(values) for values in groups.values())
 
 
-def importance_of(rows: Sequence[BatchRow]) -> dict[str, dict[str, float]]:
-    """Importance of every block in every domain: mean over batches."""
-    groups = grouped((row.domain, row.importance) for row in rows if row.importance)
-    return {domain: means(found) for domain, found in groups.items()}
-
-
 def means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Mean of every name over the mappings that have it."""
     found = grouped(item for mapping in mappings for item in mapping.items())
@@ -127,22 +120,15 @@ def sum_bins(rows: Sequence[BatchRow]) -> list[list[float]]:
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Median, 95th and 99th percentile."""
-    ordered = sorted(values)
-
-    def at(share: float) -> float:
-        return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
-
-    return {"median": statistics.median(ordered), "p95": at(0.95), "p99": at(0.99)}
+    ordered, last = sorted(values), len(values) - 1
+    return {"median": statistics.median(ordered)} | {f"p{n}": ordered[round(n / 100 * last)] for n in (95, 99)}
 
 
 def clean_errors(domains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Clean error after the last domain and mean over domains, under both statistics; empty if not measured."""
-    out: dict[str, float] = {}
-    for short, name in CLEAN.items():
-        values = [row[name] for row in domains if name in row]
-        if values:
-            out |= {f"{short}_last": values[-1], f"{short}_mean": statistics.fmean(values)}
-    return out
+    found = grouped((short, row[name]) for short, name in CLEAN.items() for row in domains if name in row)
+    last = {f"{short}_last": values[-1] for short, values in found.items()}
+    return last | {f"{short}_mean": statistics.fmean(values) for short, values in found.items()}
 
 
 def thin(count: int, most: int = POINTS) -> list[int]:
@@ -151,8 +137,7 @@ def thin(count: int, most: int = POINTS) -> list[int]:
     >>> thin(3), thin(10, most=4)
     ([0, 1, 2], [1, 4, 6, 9])
     """
-    if count <= most:
-        return list(range(count))
+    most = min(count, most)
     return [(k + 1) * count // most - 1 for k in range(most)]
 
 

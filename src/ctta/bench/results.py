@@ -6,6 +6,7 @@ and shares are in %.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -218,8 +219,7 @@ class Result:
     @functools.cached_property
     def mean(self) -> float:
         """Mean error over seeds; not a number where nothing ran."""
-        found = self.spread()
-        return found.mean if found else math.nan
+        return statistics.fmean(run.mean for run in self.runs) if self.runs else math.nan
 
     @property
     def std(self) -> float | None:
@@ -248,9 +248,7 @@ class Result:
             "seeds": self.seeds,
             "keys": self.keys,
             "error": {name: statistics.fmean(run.error[name] for run in self.runs) for name in self.first.error},
-            "mean": spread.mean,
-            "std": spread.std,
-            "worst": spread.worst,
+            **dataclasses.asdict(spread),
             **{name: self.over(name) for name in ("passes", "selected", "moved")},
             "skipped": self.skipped,
         }
@@ -263,17 +261,17 @@ def results_of(runs: Iterable[Run]) -> list[Result]:
 
 
 def _result(runs: Sequence[Run]) -> Result:
-    by_seed = grouped((run.seed, run) for run in runs)
     # where forgetting was measured in a cell of its own, the cell without it has the method's name
     plain = min(runs, key=lambda run: run.record.manifest.get("clean", 0))
-    return Result(plain.label, tuple(_newest(found) for _, found in sorted(by_seed.items())))
+    return Result(
+        plain.label, tuple(_newest(found) for _, found in sorted(grouped((r.seed, r) for r in runs).items()))
+    )
 
 
 def _newest(runs: Sequence[Run]) -> Run:
     """Of runs that differ in version or in what was measured beside: the newest, then the most measured."""
     last = max(runs, key=finished).version
-    same = [run for run in runs if run.version == last]
-    return max(same, key=lambda run: (run.record.manifest.get("clean", 0), finished(run)))
+    return max(runs, key=lambda run: (run.version == last, run.record.manifest.get("clean", 0), finished(run)))
 
 
 def finished(run: Run) -> float:
@@ -299,6 +297,7 @@ def run_of(record: CellRecord, rows: Sequence[BatchRow], domains: Sequence[Mappi
         )
     visits, bins, names = metrics.visits_of(rows), metrics.sum_bins(rows), metrics.CLEAN.values()
     units = [row.unit for row in rows if row.unit]
+    importance = grouped((row.domain, row.importance) for row in rows if row.importance)
     seconds = metrics.percentiles([row.seconds for row in rows])
     return Run(
         record=record,
@@ -312,7 +311,7 @@ def run_of(record: CellRecord, rows: Sequence[BatchRow], domains: Sequence[Mappi
         selected=metrics.share_of(rows, "selected"),
         moved=metrics.share_of(rows, "moved"),
         ever_selected=100 * rows[-1].shares.get("ever_selected", rows[-1].shares.get("moved", 0.0)),
-        importance=metrics.importance_of(rows),
+        importance={domain: metrics.means(found) for domain, found in importance.items()},
         seconds=seconds,
         passes=seconds["median"] / statistics.median(units) if units else None,
         memory=max((row.memory for row in rows if row.memory is not None), default=None),

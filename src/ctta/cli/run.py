@@ -74,10 +74,6 @@ def execute(
     out: Path,
     name: str,
     as_json: bool,
-    preset: str | None = None,
-    given: Sequence[str] = (),
-    imports: Sequence[Path] = (),
-    profile: str | None = None,
     title: str = "",
     **words: Any,
 ) -> None:
@@ -93,9 +89,14 @@ def execute(
     from ctta.report.comparison import side_by_side
     from ctta.report.page import write_page
 
-    threads = threads or torch.get_num_threads()
-    grid = {**words, "dataset": data, "seeds": [seed], "preset": preset or "none", "set": given, "import": imports}
-    cells = from_words({key: value or None for key, value in grid.items()}, f"`ctta {name}`", threads)
+    own = {
+        "preset": words.pop("preset", None) or "none",
+        "set": words.pop("given", ()),
+        "import": words.pop("imports", ()),
+    }
+    profile, grid = words.pop("profile", None), {**words, **own, "dataset": data, "seeds": [seed]}
+    given = {key: value or None for key, value in grid.items()}
+    cells = from_words(given, f"`ctta {name}`", threads or torch.get_num_threads())
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.sqlite"

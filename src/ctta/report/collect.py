@@ -73,8 +73,7 @@ class Board:
 def collect(store: Store) -> list[Board]:
     """Read the finished cells of a store into boards."""
     records = store.cells()
-    done = [record for record in records if record.status == "done"]
-    if not done:
+    if not (done := [record for record in records if record.status == "done"]):
         raise StoreError(
             f"{store.path} has no finished cell ({len(records)} begun): run its `ctta bench` command again, "
             "which continues where it stopped."
@@ -110,10 +109,8 @@ def _board(runs: Sequence[Run]) -> Board:
 
 def _tell_apart(entries: Sequence[Result]) -> list[Result]:
     """Of entries of one label the one least set by hand keeps it; the others add the settings they differ in."""
-    plain: dict[str, Result] = {}
-    for entry in entries:
-        if entry.label not in plain or _by_hand(entry) < _by_hand(plain[entry.label]):
-            plain[entry.label] = entry
+    groups = grouped((entry.label, entry) for entry in entries)
+    plain = {label: min(group, key=_by_hand) for label, group in groups.items()}
     out, taken = [], set(plain)
     for entry in entries:
         label, first = entry.label, plain[entry.label]
@@ -172,16 +169,15 @@ def _facts(run: Run) -> dict[str, str]:
     scenario = dict(manifest.get("scenario", {}))
     part = cell.get("images")
     images = f"{manifest.get('samples', 0):,} images in {manifest.get('batches', run.record.total):,} batches"
-    facts = {
+    return {
         "model": str(cell.get("model", "model")).removesuffix(":"),
         "data": str(cell.get("data", "data")),
         "stream": str(scenario.pop("name", "continual")),
         "images": f"{images} (a slice: {part:,} images per domain)" if part else images,
         "weights": str(manifest.get("weights", ""))[:16],
+        **({"precision": run.precision} if run.precision != "full" else {}),
+        **{name.replace("_", " "): _plain(value) for name, value in scenario.items() if name != "images"},
     }
-    if run.precision != "full":
-        facts["precision"] = run.precision
-    return facts | {name.replace("_", " "): _plain(value) for name, value in scenario.items() if name != "images"}
 
 
 def _plain(value: Any) -> str:
