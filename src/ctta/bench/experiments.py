@@ -98,11 +98,7 @@ class Experiment:
 
 @functools.cache
 def experiment(name: str) -> Experiment:
-    """Return an experiment by name.
-
-    >>> experiment("table1").published["cifar10-c"]["PALM"]["mean"]
-    15.5
-    """
+    """Return an experiment by name."""
     known = (*NAMES, *BEYOND)
     if name not in known:
         raise SettingError(
@@ -146,13 +142,12 @@ def _check(made: Experiment) -> None:
 def _published(data: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
     """Pair the numbers of each row with the columns; null, a dash in the paper, is left out."""
     out: dict[str, dict[str, dict[str, float]]] = {}
-    for dataset, rows in data.items():
-        for row, found in rows.items():
-            pairs = zip(columns, found if isinstance(found, list) else [found], strict=True)
-            numbers = {column: value for column, value in pairs if value is not None}
-            if not all(type(value) in (int, float) for value in numbers.values()):
-                raise ValueError(f"published.{dataset}.{row}: expected numbers, but got {found}")
-            out.setdefault(dataset, {})[row] = {column: float(value) for column, value in numbers.items()}
+    for dataset, row, found in ((dataset, *item) for dataset, rows in data.items() for item in rows.items()):
+        pairs = zip(columns, found if isinstance(found, list) else [found], strict=True)
+        numbers = {column: value for column, value in pairs if value is not None}
+        if not all(type(value) in (int, float) for value in numbers.values()):
+            raise ValueError(f"published.{dataset}.{row}: expected numbers, but got {found}")
+        out.setdefault(dataset, {})[row] = {column: float(value) for column, value in numbers.items()}
     return out
 
 
@@ -238,9 +233,8 @@ class Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a row without numbers as plain data: why, and the commands that would change that."""
-        commands = [command for command in self.needs.values() if command]
-        named = {"dataset": self.dataset, "label": self.row.label, "seed": self.cell.seed}
-        return {**named, "reason": self.reason, "commands": commands, "failed": self.failed}
+        said = {"reason": self.reason, "commands": list(filter(None, self.needs.values())), "failed": self.failed}
+        return {"dataset": self.dataset, "label": self.row.label, "seed": self.cell.seed, **said}
 
 
 def plan(experiment: Experiment, options: Options) -> list[Planned]:
@@ -312,14 +306,15 @@ def preset_for(method: str, data: str) -> str:
 
 
 def _needs(experiment: Experiment, paper: str, options: Options) -> dict[str, str]:
-    needs, benchmark = {}, experiment.datasets[paper]
-    if options.model is None and not options.data and _weights(benchmark.model) is None:
+    needs: dict[str, str] = {}
+    benchmark = experiment.datasets[paper]
+    if options.data:
+        return needs
+    if options.model is None and _weights(benchmark.model) is None:
         needs[f"{SPOKEN[benchmark.model]} weights"] = f"ctta data get {benchmark.model}"
-    if not options.data:
-        severities = (1, 2, 3, 4, 5) if experiment.scenario == "gradual" else (5,)
-        needs |= _missing_images(paper, options.corruptions or CORRUPTIONS, severities)
-        needs |= _missing_clean(paper) if benchmark.clean else {}
-    return needs
+    severities = (1, 2, 3, 4, 5) if experiment.scenario == "gradual" else (5,)
+    needs |= _missing_images(paper, options.corruptions or CORRUPTIONS, severities)
+    return needs | (_missing_clean(paper) if benchmark.clean else {})
 
 
 def _weights(model: str) -> Path | None:

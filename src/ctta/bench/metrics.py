@@ -57,16 +57,6 @@ def errors_of(visits: Sequence[Visit]) -> dict[str, float]:
     }
 
 
-def severity_means(errors: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Mean of (domain, error) at every severity, the lowest first.
-
-    >>> severity_means([("fog-4", 10.0), ("fog-5", 40.0), ("fog-4", 20.0)])
-    {'4': 15.0, '5': 40.0}
-    """
-    levels = grouped((domain.rpartition("-")[2], error) for domain, error in errors)
-    return {level: statistics.fmean(levels[level]) for level in sorted(levels)}
-
-
 def corruption_of(domain: str) -> str:
     """Name of a domain without its severity, where it has one.
 
@@ -81,9 +71,6 @@ def expected_calibration_error(bins: Sequence[Sequence[float]]) -> float:
     """Expected calibration error, 0 to 1, from bins of (samples, sum of confidences, correct ones).
 
     Whether a prediction made with 80 % confidence is right in 80 % of the cases.
-
-    >>> expected_calibration_error([[0, 0.0, 0], [10, 8.0, 6], [10, 9.5, 9]])
-    0.125
     """
     samples = sum(count for count, _, _ in bins)
     return sum(abs(confidence - correct) for _, confidence, correct in bins) / samples if samples else 0.0
@@ -132,11 +119,7 @@ def clean_errors(domains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def thin(count: int, most: int = POINTS) -> list[int]:
-    """Numbers of the points that are kept of a curve: evenly spread, the last always among them.
-
-    >>> thin(3), thin(10, most=4)
-    ([0, 1, 2], [1, 4, 6, 9])
-    """
+    """Numbers of the points that are kept of a curve: evenly spread, the last always among them."""
     most = min(count, most)
     return [(k + 1) * count // most - 1 for k in range(most)]
 

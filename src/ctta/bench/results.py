@@ -162,11 +162,7 @@ class Spread:
 
 
 def spread_of(values: Sequence[float], worst: Callable[[Sequence[float]], float] = max) -> Spread:
-    """Mean, standard deviation and worst of one number a seed.
-
-    >>> spread_of([15.0, 17.0])
-    Spread(mean=16.0, std=1.4142135623730951, worst=17.0)
-    """
+    """Mean, standard deviation and worst of one number a seed."""
     std = statistics.stdev(values) if len(values) > 1 else None
     return Spread(statistics.fmean(values), std, worst(values))
 
@@ -296,6 +292,7 @@ def run_of(record: CellRecord, rows: Sequence[BatchRow], domains: Sequence[Mappi
             f"Cell {record.key} has no rows: it was not run, or its file is damaged; go back to a copy of it."
         )
     visits, bins, names = metrics.visits_of(rows), metrics.sum_bins(rows), metrics.CLEAN.values()
+    levels = grouped((visit.domain.rpartition("-")[2], visit.error) for visit in visits)
     units = [row.unit for row in rows if row.unit]
     importance = grouped((row.domain, row.importance) for row in rows if row.importance)
     seconds = metrics.percentiles([row.seconds for row in rows])
@@ -304,7 +301,7 @@ def run_of(record: CellRecord, rows: Sequence[BatchRow], domains: Sequence[Mappi
         visits=visits,
         error=metrics.errors_of(visits),
         mean=statistics.fmean(visit.error for visit in visits),
-        levels=metrics.severity_means((visit.domain, visit.error) for visit in visits),
+        levels={level: statistics.fmean(levels[level]) for level in sorted(levels)},
         ece=100 * metrics.expected_calibration_error(bins),
         nll=metrics.per_image(rows, "nll"),
         brier=metrics.per_image(rows, "brier"),

@@ -31,16 +31,11 @@ class Best(float):
 
 
 def marked(values: Sequence[Value], digits: int = 1) -> list[Value]:
-    """Mark the best, the least as printed; none where all are equal.
-
-    >>> [type(value).__name__ for value in marked([1.01, 2.0, 1.0, None])]
-    ['Best', 'float', 'Best', 'NoneType']
-    """
+    """Mark the best, the least as printed; none where all are equal."""
     known = [round(value, digits) for value in values if isinstance(value, float) and not _absent(value)]
     if len(set(known)) < 2:
         return list(values)
-    least = min(known)
-    return [Best(v) if isinstance(v, float) and round(v, digits) == least else v for v in values]
+    return [Best(v) if isinstance(v, float) and round(v, digits) == min(known) else v for v in values]
 
 
 @dataclass(frozen=True)

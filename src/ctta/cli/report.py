@@ -10,6 +10,7 @@ import click
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+Form = Literal["svg", "pdf"]
 
 
 @click.command("report")
@@ -28,7 +29,7 @@ def command(
     store: Path,
     out: Path | None,
     figures: Path | None,
-    form: Literal["svg", "pdf"],
+    form: Form,
     tables: Path | None,
     domains: str,
     as_json: bool,

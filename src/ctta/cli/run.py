@@ -45,7 +45,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--weights", type=PATH, help="Weight file of an architecture.")
 @click.option("--data", default="embedded", show_default=True, help="A benchmark, or a folder of images by class.")
 @click.option("--preset", help="Settings of all of them: cifar10-c, cifar100-c, imagenet-c, embedded.")
-@click.option("--set", "given", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
+@click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="One setting; may be repeated.")
 @click.option(
     "--scenario", type=click.Choice(list(SCENARIOS)), default="continual", show_default=True, help="Stream."
 )
@@ -53,7 +53,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--severity", type=click.IntRange(1, 5), default=5, show_default=True, help="Of scenarios with one.")
 @click.option("--images", type=WHOLE, help="Images per domain (default: all).")
 @click.option("--profile", help="Corruption constants: cifar, tiny-imagenet, imagenet (default: by size).")
-@click.option("--import", "imports", multiple=True, type=PATH, help="FILE.py with a method.")
+@click.option("--import", multiple=True, type=PATH, help="FILE.py with a method.")
 @click.option("--name", default="run", show_default=True, help="Name of the report.")
 @shared_options
 def command(**words: Any) -> None:
@@ -89,12 +89,8 @@ def execute(
     from ctta.report.comparison import side_by_side
     from ctta.report.page import write_page
 
-    own = {
-        "preset": words.pop("preset", None) or "none",
-        "set": words.pop("given", ()),
-        "import": words.pop("imports", ()),
-    }
-    profile, grid = words.pop("profile", None), {**words, **own, "dataset": data, "seeds": [seed]}
+    profile, preset = words.pop("profile", None), words.pop("preset", None) or "none"
+    grid = {**words, "dataset": data, "seeds": [seed], "preset": preset}
     given = {key: value or None for key, value in grid.items()}
     cells = from_words(given, f"`ctta {name}`", threads or torch.get_num_threads())
     console = Console(stderr=True)
