@@ -290,12 +290,9 @@ def _cell(experiment: Experiment, paper: str, row: Row, seed: int, options: Opti
         preset=preset or preset_for(row.method, own),
         settings=dict(row.settings),
         seed=seed,
-        images=options.images,
         batch_size=options.batch_size or (SUBSTITUTE_BATCH if options.data else benchmark.batch_size),
-        corruptions=options.corruptions,
         clean=min(benchmark.clean, options.images or benchmark.clean),
-        precision=options.precision,
-        threads=options.threads,
+        **{name: getattr(options, name) for name in ("images", "corruptions", "precision", "threads")},
         label=row.label,
     )
 

@@ -16,15 +16,13 @@ from ctta.bench.results import SHARES, Result, cells_at_once
 from ctta.bench.table import Difference, Table, Value
 from ctta.corruptions import CORRUPTIONS
 
+Results = Sequence[Result]
+Notes = Sequence[str]
 NOT_RUN = "not run"
 
 
 def tables_of(
-    about: Experiment,
-    title: str,
-    results: Sequence[Result],
-    notes: Sequence[str] = (),
-    chosen: Sequence[str] | None = None,
+    about: Experiment, title: str, results: Results, notes: Notes = (), chosen: Sequence[str] | None = None
 ) -> tuple[Table, ...]:
     """All tables of an experiment; `chosen`: some of the corruptions."""
     name = about.name
@@ -69,12 +67,12 @@ BESIDE = {
     "recurring": Beside(each=("pass", "in_pass")),
     "sweep": Beside(more={"selected": "selected"}, digits=2),
     "shares": Beside(
-        "selected", "selected", {head: name for head, name in SHARES.items() if name != "selected"}, digits=2
+        "selected", "selected", {name: SHARES[name] for name in ("moved", "ever selected")}, digits=2
     ),
     "forgetting": Beside(
-        "clean_accuracy/batch_mean",
-        "clean_accuracy",
-        {
+        number="clean_accuracy/batch_mean",
+        column="clean_accuracy",
+        more={
             "after the last task": "clean_accuracy/batch_last",
             "source statistics": "clean_accuracy/source_mean",
             "source statistics, last": "clean_accuracy/source_last",
@@ -86,34 +84,34 @@ BESIDE = {
 """Tables that compare one number with the paper's, by the view of an experiment or the kind of its stream."""
 
 
-def beside(kind: Beside, name: str, title: str, results: Sequence[Result], notes: Sequence[str] = ()) -> Table:
+def beside(kind: Beside, name: str, title: str, results: Results, notes: Notes = ()) -> Table:
     """One number of every result: ours, its spread over seeds, the paper's, the difference, and further numbers.
 
     The paper's columns are there if it has any number to put in.
     """
-    several = any(len(one.runs) > 1 for one in results)
-    published = any(kind.column in one.published for one in results)
     more = dict(kind.more)
     if kind.each:
         head, number = kind.each
         found = {key for one in results for run in one.runs for key in getattr(run, number)}
         shown = sorted(found, key=lambda key: (len(key), key)) if len(found) > 1 else []
         more |= {f"{head} {key}": f"{number}/{key}" for key in shown}
-    rows = []
-    for one in results:
-        ours, paper = one.spread(kind.number, kind.worst), one.published.get(kind.column)
-        row: list[Value] = [one.dataset, one.label, ours.mean if ours else NOT_RUN]
-        if several:
-            row += [ours.std, ours.worst] if ours else [None, None]
-        row += [paper, _difference(ours.mean if ours else None, paper)] if published else []
-        rows.append((*row, *map(one.over, more.values())))
-    spread = ("std", "worst") if several else ()
-    theirs = ("paper", "difference") if published else ()
-    heads = ("dataset", "method", "ours", *spread, *theirs, *more)
-    return Table(name, title, heads, rows, notes, kind.digits)
+    ours = [one.spread(kind.number, kind.worst) for one in results]
+    means = [one.mean if one else None for one in ours]
+    paper = [one.published.get(kind.column) for one in results]
+    filled: dict[str, Sequence[Value]] = {
+        "dataset": [one.dataset for one in results],
+        "method": [one.label for one in results],
+        "ours": [*map(_shown, means)],
+    }
+    if any(len(one.runs) > 1 for one in results):
+        filled |= {head: [getattr(one, head, None) for one in ours] for head in ("std", "worst")}
+    if any(value is not None for value in paper):
+        filled |= {"paper": paper, "difference": [*map(_difference, means, paper)]}
+    filled |= {head: [one.over(number) for one in results] for head, number in more.items()}
+    return Table(name, title, tuple(filled), list(zip(*filled.values(), strict=True)), notes, kind.digits)
 
 
-def nondecreasing_note(results: Sequence[Result]) -> str:
+def nondecreasing_note(results: Results) -> str:
     """Say whether the selected share never falls from row to row, in every dataset."""
     shares = [(one.dataset, (one.label, share)) for one in results if (share := one.over("selected")) is not None]
     falls = [
@@ -134,7 +132,7 @@ def nondecreasing_note(results: Sequence[Result]) -> str:
 # ---------------------------------------------------------------- tables of their own kind
 
 
-def corruptions(name: str, title: str, results: Sequence[Result], names: Sequence[str]) -> Table:
+def corruptions(name: str, title: str, results: Results, names: Sequence[str]) -> Table:
     """Error per corruption and mean: three lines a method, ours, the paper's and the difference."""
     rows: list[tuple[Value, ...]] = []
     for one in results:
@@ -148,15 +146,13 @@ def corruptions(name: str, title: str, results: Sequence[Result], names: Sequenc
     return Table(name, title, ("method", "", *heads, "mean"), rows)
 
 
-def calibration(name: str, title: str, results: Sequence[Result]) -> Table:
+def calibration(name: str, title: str, results: Results) -> Table:
     """How far confidences can be trusted: expected calibration error in %, likelihood in nats, Brier score."""
     rows = [(one.dataset, one.label, *map(one.over, ("ece", "nll", "brier"))) for one in results]
     return Table(name, title, ("dataset", "method", "ECE (%)", "NLL", "Brier"), rows, digits=3)
 
 
-def cost(
-    name: str, title: str, results: Sequence[Result], reference: str = "", notes: Sequence[str] = ()
-) -> Table:
+def cost(name: str, title: str, results: Results, reference: str = "", notes: Notes = ()) -> Table:
     """Time per batch in seconds and forward passes, memory, and time relative to that of one method."""
     rows: list[tuple[Value, ...]] = []
     for one in results:
@@ -178,9 +174,7 @@ def cost(
     return Table(name, title, heads, rows, [shared, *notes] if most > 1 else notes, 2)
 
 
-def differences(
-    name: str, title: str, results: Sequence[Result], reference: str, notes: Sequence[str] = ()
-) -> Table:
+def differences(name: str, title: str, results: Results, reference: str, notes: Notes = ()) -> Table:
     """Mean error of every result and how far it is from that of one; shares selected and moved, cost."""
     rows: list[tuple[Value, ...]] = []
     for one in results:
@@ -191,9 +185,7 @@ def differences(
     return Table(name, title, heads, rows, notes, 2)
 
 
-def importance(
-    name: str, title: str, result: Result, domains: Sequence[str] = (), notes: Sequence[str] = ()
-) -> Table:
+def importance(name: str, title: str, result: Result, domains: Sequence[str] = (), notes: Notes = ()) -> Table:
     """Importance of every block in chosen corruptions (all, if none of them was met)."""
     found = grouped(
         ((domain, block), value)
@@ -210,7 +202,7 @@ def importance(
     return Table(name, title, ("block", *wanted), rows, notes, 4)
 
 
-def _reference(results: Sequence[Result], one: Result, label: str) -> Result | None:
+def _reference(results: Results, one: Result, label: str) -> Result | None:
     """The row of the same dataset that others are compared with."""
     return next((other for other in results if (other.dataset, other.label) == (one.dataset, label)), None)
 

@@ -154,12 +154,12 @@ def about_seeds(found: Mapping[str, Sequence[int]]) -> list[str]:
     groups = grouped((tuple(sorted(seeds)), label) for label, seeds in found.items())
     if all(len(seeds) < 2 for seeds in groups):
         return []
-    parts = []
+    parts: list[str] = []
     for seeds, labels in sorted(groups.items(), key=lambda item: -len(item[0])):
         words = f"{SEEDS if len(seeds) > 1 else 'Seed '}{', '.join(map(str, seeds))}"
-        parts.append(words if len(groups) == 1 else f"{words}: {', '.join(labels)}")
-    first, *rest = parts
-    return ["; ".join([first, *(part[0].lower() + part[1:] for part in rest)]) + "."]
+        words += "" if len(groups) == 1 else f": {', '.join(labels)}"
+        parts.append(words[0].lower() + words[1:] if parts else words)
+    return ["; ".join(parts) + "."]
 
 
 def _was_made(dataset: str) -> bool:

@@ -199,11 +199,9 @@ def _list(as_json: bool) -> None:
     found = [experiment(name) for name in (*NAMES, *BEYOND)]
     if as_json:
         facts = ("name", "place", "title", "published")
-        rows = [
-            {name: getattr(e, name) for name in facts}
-            | {"datasets": list(e.datasets), "rows": [row.label for row in e.rows]}
-            for e in found
-        ]
+        rows = [{name: getattr(e, name) for name in facts} for e in found]
+        for row, e in zip(rows, found, strict=True):
+            row |= {"datasets": list(e.datasets), "rows": [line.label for line in e.rows]}
         click.echo(json.dumps(rows, indent=2))
         return
     for e in found:

@@ -71,13 +71,8 @@ def _prefixed(boards: Sequence[Board]) -> list[tuple[str, Board]]:
 def render(store: Store, domains: Sequence[str] = SHOWN_DOMAINS) -> str:
     """Return the page of a store; `domains` are those whose learning-rate importance is shown."""
     jinja2 = library("jinja2")
-    pages = jinja2.Environment(
-        loader=jinja2.PackageLoader("ctta.report", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    options = {"autoescape": True, "undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    pages = jinja2.Environment(loader=jinja2.PackageLoader("ctta.report", ""), **options)
     boards, records = collect(store), store.cells()
     styles, (shared, own) = styles_of(boards), _manifests(records)
     page: str = pages.get_template("page.html.j2").render(

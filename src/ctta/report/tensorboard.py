@@ -57,15 +57,15 @@ class Writer:
 
 def scalars(row: BatchRow, running: float) -> dict[str, float]:
     """Return the scalars of one row by tag; `running` is the error in % so far."""
-    found = {
+    return {
         "error/batch": row.error,
         "error/running": running,
         "confidence": row.confidence,
         "seconds": row.seconds,
+        **{f"loss/{name}": value for name, value in row.losses.items()},
+        **{f"share/{name}": 100 * value for name, value in row.shares.items()},
+        **{f"rate/{block}": value for block, value in row.rates.items()},
     }
-    found |= {f"loss/{name}": value for name, value in row.losses.items()}
-    found |= {f"share/{name}": 100 * value for name, value in row.shares.items()}
-    return found | {f"rate/{block}": value for block, value in row.rates.items()}
 
 
 def run_name(cell: Cell) -> str:
