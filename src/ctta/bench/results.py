@@ -259,9 +259,8 @@ def results_of(runs: Iterable[Run]) -> list[Result]:
 def _result(runs: Sequence[Run]) -> Result:
     # where forgetting was measured in a cell of its own, the cell without it has the method's name
     plain = min(runs, key=lambda run: run.record.manifest.get("clean", 0))
-    return Result(
-        plain.label, tuple(_newest(found) for _, found in sorted(grouped((r.seed, r) for r in runs).items()))
-    )
+    by_seed = sorted(grouped((run.seed, run) for run in runs).items())
+    return Result(plain.label, tuple(_newest(found) for _, found in by_seed))
 
 
 def _newest(runs: Sequence[Run]) -> Run:

@@ -124,7 +124,7 @@ def _manifest(results: Sequence[Result]) -> dict[str, Any]:
     shared = {name: value for name, value in manifests[0].items() if all(m.get(name) == value for m in manifests)}
     cells = {result.label: result.first.cell for result in results}
     methods = {
-        label: {"preset": cell["preset"], **cell["settings"]} if cell["preset"] else cell["settings"]
+        label: ({"preset": cell["preset"]} if cell["preset"] else {}) | cell["settings"]
         for label, cell in cells.items()
     }
     return {"command": "ctta " + " ".join(sys.argv[1:]), **shared, "methods": methods}
@@ -132,15 +132,13 @@ def _manifest(results: Sequence[Result]) -> dict[str, Any]:
 
 def _summary(results: Sequence[Result]) -> dict[str, Any]:
     """The numbers, by name and method."""
-    runs = {result.label: result.first for result in results}
+
+    def each(name: str) -> dict[str, float | None]:
+        return {result.label: result.first.number(name) for result in results}
+
     return {
-        "error": {
-            domain: {label: run.error[domain] for label, run in runs.items()} for domain in results[0].first.error
-        },
-        **{
-            name: {label: getattr(run, name) for label, run in runs.items()}
-            for name in ("mean", "passes", "skipped")
-        },
-        "adapted": {label: run.selected for label, run in runs.items()},
+        "error": {domain: each(f"error/{domain}") for domain in results[0].first.error},
+        **{name: each(name) for name in ("mean", "passes", "skipped")},
+        "adapted": each("selected"),
         "samples": results[0].first.record.manifest["samples"],
     }
