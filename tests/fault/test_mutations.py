@@ -46,7 +46,7 @@ NET = functools.partial(torch.nn.Linear, 3, 2)
 SOURCE = NET()
 STATE = SOURCE.state_dict()
 MEMBER = RNG.bytes(300)
-KEPT = Path(__file__).parents[2] / "benchmarks" / "evidence" / "table1.cifar10-c.embedded.Source.jsonl"
+KEPT = Path(__file__).parents[2] / "benchmarks" / "evidence" / "continual-source-full.jsonl"
 
 
 # --- whole files ------------------------------------------------------------------------------------------------

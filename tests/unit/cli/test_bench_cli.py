@@ -149,7 +149,7 @@ def test_methods_of_ones_own_files_run_beside_ours(words, tmp_path):
 def test_in_bf16_every_line_table_plan_and_exported_row_says_so(words, tmp_path):
     half = [*words, "--methods", "source,palm", "--precision", "bf16"]
     found = call(*half, "--export", tmp_path / "half.jsonl")
-    assert "on embedded, continual (bf16), 20 images a domain" in " ".join(found.stdout.split())
+    assert "on embedded, continual, 20 images a domain (bf16)" in " ".join(found.stdout.split())
     assert all("own.py:make (bf16), seed 0: error" in line for line in found.stderr.splitlines()[:2])
     assert "own.py:make (bf16)" in call(*half, "--dry-run").stdout
     full = call(*words, "--methods", "source,palm", "--export", tmp_path / "full.jsonl")
