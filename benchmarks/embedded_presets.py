@@ -23,7 +23,7 @@ import ctta
 from ctta._cost.allocator import keep_freed_memory
 from ctta.bench.cell import Cell
 from ctta.bench.resolve import read_value
-from ctta.bench.results import error_in_pass, read_run
+from ctta.bench.results import read_run
 from ctta.bench.runner import run
 from ctta.bench.store import Store
 from ctta.corruptions import EXTRA
@@ -63,7 +63,7 @@ def search(
                 "settings": values,
                 "mean": round(found.mean, 3),
                 "error": {domain: round(error, 2) for domain, error in found.error.items()},
-                "by_pass": [round(error_in_pass(k)(found) or 0.0, 2) for k in range(passes)],
+                "by_pass": [round(found.in_pass.get(str(k + 1), 0.0), 2) for k in range(passes)],
                 "adapted": round(found.selected, 2),
                 "skipped": found.skipped,
                 "data": data,

@@ -26,9 +26,8 @@ from typing import Any
 
 from ctta._core.precision import check_precision
 from ctta.bench import archive
-from ctta.bench.published import experiment
+from ctta.bench.experiments import experiment
 from ctta.bench.reproduction import Reproduction
-from ctta.bench.results import SHARES, Number, clean_accuracy, error_at, error_of, mean_error
 from ctta.bench.table import Table
 from ctta.methods import find
 from ctta.report.collect import boards_of
@@ -44,11 +43,8 @@ DIRECTIVE = re.compile(r"\{\{(\w+) ([^}:]+?)(?:: ([^}]+))?\}\}")
 WHICH = re.compile(r"([^@/+]+)(?:@(\d+)(?:x(\d+))?)?(?:\+([\w-]+))?(?:/(\w+))?")
 PRESET = "embedded"
 """Settings of the methods where a directive does not say: those of the embedded model."""
-NUMBERS: dict[str, Number] = {
-    "error": mean_error,
-    "selected": SHARES["selected"],
-    "clean": clean_accuracy("batch_mean"),
-}
+NUMBERS = {"error": "mean", "selected": "selected", "clean": "clean_accuracy/batch_mean"}
+"""What a directive with a number says, by the name of the number in a run."""
 BATCH = "200"
 """Images a batch where a directive does not say: the paper's, on CIFAR."""
 MARKED = re.compile(r"(<!-- (\{\{[^>]+\}\}) -->(\n?)).*?(<!-- end -->)", re.DOTALL)
@@ -89,8 +85,8 @@ def written(what: str, which: str, rest: str) -> str:
     found = kept(which)
     if what in NUMBERS:
         label, _, where = (part.strip() for part in rest.partition(" | "))
-        narrow = error_at if where.isdigit() else error_of
-        return number_of(found, label, narrow(where) if where else NUMBERS[what])
+        narrow = f"{'levels' if where.isdigit() else 'corruptions'}/{where}"
+        return number_of(found, label, narrow if where else NUMBERS[what])
     if found is None:
         about = experiment(re.split("[@+/]", which)[0])
         return f"Not run yet: {about.title}." if what == "tables" else ""
@@ -114,14 +110,14 @@ def headed(tables: Sequence[Table]) -> str:
     return "\n\n".join([*parts, ""])
 
 
-def number_of(found: Reproduction | None, label: str, number: Number) -> str:
+def number_of(found: Reproduction | None, label: str, number: str) -> str:
     """A number of a row, mean over its seeds."""
     results = [one for one in found.results if one.label == label and one.runs] if found else []
     if not results:
         return "not run"
     mean = results[0].over(number)
     if mean is None:
-        raise ValueError(f"Expected a number that the rows of {label} have, but got none.")
+        raise ValueError(f"Expected a number that the rows of {label} have, but got {number.rpartition('/')[2]}.")
     return f"{mean:.1f}"
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ctta.bench.published import experiment
-from ctta.bench.results import clean_accuracy, error_at, error_in_pass, error_of, mean_error
+from ctta.bench.experiments import experiment
 from ctta.corruptions import CORRUPTIONS
 
 KEPT = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "results.py"))["kept"]
@@ -37,7 +36,7 @@ def labels(which):
     return {one.label for one in KEPT(which).results}
 
 
-def mean(which, label, number=mean_error):
+def mean(which, label, number="mean"):
     """Mean error of a row in %, or another number of it, over its seeds."""
     return result(which, label).over(number)
 
@@ -64,7 +63,10 @@ def turned_round(which, name, only=None):
 
 def gains(which, label, base=LONG):
     """Points that a row is below BN-1 in each of the fifteen corruptions."""
-    return {name: mean(base, "BN-1", error_of(name)) - mean(which, label, error_of(name)) for name in CORRUPTIONS}
+    return {
+        name: mean(base, "BN-1", f"corruptions/{name}") - mean(which, label, f"corruptions/{name}")
+        for name in CORRUPTIONS
+    }
 
 
 def behind(which, label, by=0.0, base=LONG):
@@ -74,7 +76,7 @@ def behind(which, label, by=0.0, base=LONG):
 
 def in_passes(label):
     """Mean error of a row in each pass of the stream that comes again."""
-    return [mean(RECURRING, label, error_in_pass(k)) for k in range(3)]
+    return [mean(RECURRING, label, f"in_pass/{k}") for k in (1, 2, 3)]
 
 
 # ---------------------------------------------------------------- the whole of CIFAR-10-C
@@ -141,7 +143,7 @@ def test_seeds_of_palm_and_law_end_within_a_tenth_and_tent_and_bn1_draw_nothing(
 
 def test_averaged_views_are_the_best_calibrated_and_entropy_makes_it_worse():
     for which, share in ((LONG, 1 / 3), (SHORT, 0.36)):
-        ece = {label: mean(which, label, lambda run: run.ece) for label in labels(which)}
+        ece = {label: mean(which, label, "ece") for label in labels(which)}
         assert set(sorted(ece, key=ece.get)[:2]) == {"CoTTA", "DSS"}
         assert ece["CoTTA"] < share * ece["BN-1"]
         assert all(ece[label] > ece["BN-1"] for label in (TENT, "LAW", "PALM"))
@@ -217,12 +219,12 @@ def test_numbers_of_the_paper_that_stand_in_sentences_are_the_published_ones():
 
 
 def test_palm_keeps_less_of_what_the_source_knew_than_law():
-    kept = {label: mean("forgetting@2000/bf16", label, clean_accuracy("batch_mean")) for label in ("PALM", "LAW")}
+    kept = {label: mean("forgetting@2000/bf16", label, "clean_accuracy/batch_mean") for label in ("PALM", "LAW")}
     assert kept["PALM"] < kept["LAW"]
 
 
 def test_what_a_batch_costs_beside_palm():
-    seconds = {label: mean("cost@1000", label, lambda run: run.seconds["median"]) for label in labels("cost@1000")}
+    seconds = {label: mean("cost@1000", label, "seconds/median") for label in labels("cost@1000")}
     ratio = {label: found / seconds["PALM"] for label, found in seconds.items()}
     assert ratio["LAW"] > 1
     assert ratio[SFT] == pytest.approx(2 / 3, abs=0.05)
@@ -246,8 +248,10 @@ def test_careful_settings_are_better_than_batch_statistics_on_each_of_the_six_st
 
 def test_careful_settings_gain_at_every_severity_and_bold_ones_pay_at_the_first():
     for severity in "12345":
-        assert mean(MORE_GRADUAL, "PALM careful", error_at(severity)) < mean(GRADUAL, "BN-1", error_at(severity))
-    assert mean(MORE_GRADUAL, "PALM bold", error_at("1")) > mean(GRADUAL, "BN-1", error_at("1"))
+        assert mean(MORE_GRADUAL, "PALM careful", f"levels/{severity}") < mean(
+            GRADUAL, "BN-1", f"levels/{severity}"
+        )
+    assert mean(MORE_GRADUAL, "PALM bold", "levels/1") > mean(GRADUAL, "BN-1", "levels/1")
 
 
 def test_bold_settings_gain_more_than_careful_ones_on_some_streams_and_lose_nine_points_on_another():
@@ -262,7 +266,7 @@ def test_on_gradual_streams_palm_and_adacontrast_lead_and_palm_gains_where_the_s
     errors |= {label: mean(MORE_GRADUAL, label) for label in ("EcoTTA", "DSS")}
     assert len(errors) == 10
     assert set(sorted(errors, key=errors.get)[:2]) == {"PALM", "AdaContrast"}
-    gain = [mean(GRADUAL, "BN-1", error_at(s)) - mean(GRADUAL, "PALM", error_at(s)) for s in "12345"]
+    gain = [mean(GRADUAL, "BN-1", f"levels/{s}") - mean(GRADUAL, "PALM", f"levels/{s}") for s in "12345"]
     assert gain == sorted(gain)
     assert (round(gain[0]), round(gain[-1])) == (0, 5)
 

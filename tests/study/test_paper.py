@@ -2,7 +2,7 @@
 
 import pytest
 
-from ctta.bench.published import BEYOND, NAMES, experiment, files, read
+from ctta.bench.experiments import BEYOND, NAMES, experiment, files, read
 from ctta.corruptions import CORRUPTIONS
 from ctta.data import catalogue
 from ctta.errors import DataError, SettingError

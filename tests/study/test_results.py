@@ -10,7 +10,7 @@ import pytest
 
 from ctta.bench import archive
 from ctta.bench.cell import Cell, identity, key_of
-from ctta.bench.published import experiment
+from ctta.bench.experiments import experiment
 from ctta.errors import SettingError
 
 ROOT = Path(__file__).parents[2]

@@ -18,29 +18,22 @@ from ctta._core.files import parsing
 from ctta._core.files import write as write_file
 from ctta.bench import reading
 from ctta.bench.evaluation import BatchRow
-from ctta.bench.metrics import means, per_image, sum_bins, sum_counts
-from ctta.bench.published import Experiment, experiment
+from ctta.bench.experiments import Experiment, experiment
+from ctta.bench.metrics import grouped, means, per_image, sum_bins, sum_counts
 from ctta.bench.reproduction import SEEDS, Reproduction, about_seeds
 from ctta.bench.results import Result, Run, finished, run_of
 from ctta.bench.store import Store
 from ctta.errors import DataError
 
 FORMAT = 1
-DIGITS = 6
-"""Significant digits kept of every number that is not a count."""
+KEPT = ("key", "label", "manifest", "started", "finished")  # of the record of a cell
+DIGITS = 6  # significant digits kept of every number that is not a count
 
 
 def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
     """Keep a reproduction with the rows behind it; the file is complete or not there."""
-    header = {
-        "format": FORMAT,
-        "command": command,
-        "experiment": result.experiment.name,
-        "title": result.title,
-        "notes": result.notes,
-        "corruptions": result.corruptions,
-        "rows": result.keys,
-    }
+    facts = {"format": FORMAT, "command": command, "experiment": result.experiment.name, "title": result.title}
+    header = {**facts, "notes": result.notes, "corruptions": result.corruptions, "rows": result.keys}
     lines = [header, *(_cell(run, store) for run in result.runs.values())]
     return write_file(file, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
@@ -48,12 +41,8 @@ def write(file: Path, result: Reproduction, store: Store, command: str) -> Path:
 def _cell(run: Run, store: Store) -> dict[str, Any]:
     record = run.record
     return {
-        "key": record.key,
-        "label": record.label,
-        "manifest": record.manifest,
+        **{name: getattr(record, name) for name in KEPT},
         "batches": record.total,
-        "started": record.started,
-        "finished": record.finished,
         "seconds": _short(run.seconds),
         "passes": _short(run.passes),
         "stays": [_short(row.to_dict()) for row in stays(store.batches(record.key))],
@@ -82,10 +71,9 @@ def read(file: Path) -> Reproduction:
 
 def _check(header: dict[str, Any]) -> None:
     """Refuse texts that are none; what else is wrong in a header shows when the tables are made."""
-    corruptions = header["corruptions"]
-    lists = [header["notes"], [] if corruptions is None else corruptions, *header["rows"].values()]
-    texts = [header["command"], header["title"], *(text for texts in lists for text in texts)]
-    if not all(type(texts) is list for texts in lists) or not all(type(text) is str for text in texts):
+    some = header["corruptions"]
+    lists = [[header["command"], header["title"]], header["notes"], some or [], *header["rows"].values()]
+    if not all(type(texts) is list and all(type(text) is str for text in texts) for texts in lists):
         raise ValueError("a text is missing in its header")
 
 
@@ -99,9 +87,9 @@ def _result(about: Experiment, place: str, keys: Sequence[str], runs: dict[str, 
 
 
 def _run(cell: dict[str, Any]) -> Run:
-    kept = {name: cell[name] for name in ("key", "label", "manifest", "started", "finished")}
-    total = cell["batches"]
-    record = reading.record_from({**kept, "status": "done", "total": total, "done": total, "error": None})
+    kept = {name: cell[name] for name in KEPT}
+    ended = {"status": "done", "total": cell["batches"], "done": cell["batches"], "error": None}
+    record = reading.record_from(kept | ended)
     for domain in cell["domains"]:
         reading.require_domain(domain)
     words = [record.manifest["cell"]["data"], record.manifest["cell"].get("precision", "full")]
@@ -109,9 +97,8 @@ def _run(cell: dict[str, Any]) -> Run:
         raise ValueError(f"the manifest of cell {record.key!r} is not whole")
     rows = [reading.row_from(row, f"a stay of {record.key!r}") for row in cell["stays"]]
     # percentiles of single batches do not follow from stays
-    return dataclasses.replace(
-        run_of(record, rows, cell["domains"]), seconds=cell["seconds"], passes=cell["passes"]
-    )
+    found = run_of(record, rows, cell["domains"])
+    return dataclasses.replace(found, seconds=cell["seconds"], passes=cell["passes"])
 
 
 def merge(parts: Sequence[Reproduction]) -> Reproduction:
@@ -122,9 +109,7 @@ def merge(parts: Sequence[Reproduction]) -> Reproduction:
     first = parts[0]
     _alike("one experiment", {part.experiment.name for part in parts})
     _alike("one precision", {run.precision for part in parts for run in part.runs.values()})
-    found: dict[tuple[str, str], list[Result]] = {}
-    for result in (result for part in parts for result in part.results):
-        found.setdefault((result.dataset, result.label), []).append(result)
+    found = grouped(((result.dataset, result.label), result) for part in parts for result in part.results)
     order = {row.label: place for place, row in enumerate(first.experiment.rows)}
     places = sorted(found, key=lambda place: (place[0], order[place[1]]))
     results = tuple(_joined(found[place]) for place in places)
@@ -141,9 +126,8 @@ def _alike(what: str, found: set[str]) -> None:
 
 
 def _joined(results: Sequence[Result]) -> Result:
-    by_seed: dict[int, Run] = {}
-    for run in (run for result in results for run in result.runs):
-        by_seed[run.seed] = max(by_seed.get(run.seed, run), run, key=finished)
+    runs = sorted((run for result in results for run in result.runs), key=finished)
+    by_seed = {run.seed: run for run in runs}
     return dataclasses.replace(results[-1], runs=tuple(by_seed[seed] for seed in sorted(by_seed)))
 
 
@@ -152,8 +136,7 @@ def stays(rows: Sequence[BatchRow]) -> Iterator[BatchRow]:
 
     Times are medians, memory is the highest, and the share ever selected that of the last batch.
     """
-    for _, group in itertools.groupby(rows, key=lambda row: row.domain):
-        yield _merged(list(group))
+    return (_merged(list(group)) for _, group in itertools.groupby(rows, key=lambda row: row.domain))
 
 
 def _merged(rows: Sequence[BatchRow]) -> BatchRow:

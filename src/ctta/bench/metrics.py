@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ctta.bench.evaluation import BINS, BatchRow
 
-POINTS = 240
-"""Most points kept of a curve over the stream; more would not be seen."""
+POINTS = 240  # kept of a curve over the stream at most; more would not be seen
 CLEAN = {"batch": "clean_error", "source": "clean_error_source_statistics"}
 """Clean errors measured after a domain, by the statistics they were measured with."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Values by their key, in the order they came."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 @dataclass(frozen=True)
@@ -34,35 +45,16 @@ def visits_of(rows: Sequence[BatchRow]) -> tuple[Visit, ...]:
     if any(len(row.counts) > 1 for row in rows):
         totals = sum_counts(rows)
         return tuple(Visit(domain, *totals[domain]) for domain in sorted(totals))
-    visits: list[Visit] = []
-    for row in rows:
-        before = Visit(row.domain, 0, 0)
-        if visits and visits[-1].domain == row.domain:
-            before = visits.pop()
-        visits.append(Visit(row.domain, before.samples + row.samples, before.wrong + row.wrong))
-    return tuple(visits)
+    stays = ((domain, list(group)) for domain, group in itertools.groupby(rows, key=lambda row: row.domain))
+    return tuple(Visit(name, sum(r.samples for r in stay), sum(r.wrong for r in stay)) for name, stay in stays)
 
 
 def errors_of(visits: Sequence[Visit]) -> dict[str, float]:
     """Error of every domain, all its visits together, in the order they came."""
-    pooled: dict[str, list[int]] = {}
-    for visit in visits:
-        total = pooled.setdefault(visit.domain, [0, 0])
-        total[0] += visit.samples
-        total[1] += visit.wrong
-    return {domain: 100 * wrong / count for domain, (count, wrong) in pooled.items()}
-
-
-def severity_means(errors: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Mean of (domain, error) at every severity, the lowest first.
-
-    >>> severity_means([("fog-4", 10.0), ("fog-5", 40.0), ("fog-4", 20.0)])
-    {'4': 15.0, '5': 40.0}
-    """
-    levels: dict[str, list[float]] = {}
-    for domain, error in errors:
-        levels.setdefault(domain.rpartition("-")[2], []).append(error)
-    return {level: statistics.fmean(levels[level]) for level in sorted(levels)}
+    stays = grouped((visit.domain, visit) for visit in visits)
+    return {
+        name: 100 * sum(v.wrong for v in found) / sum(v.samples for v in found) for name, found in stays.items()
+    }
 
 
 def corruption_of(domain: str) -> str:
@@ -79,9 +71,6 @@ def expected_calibration_error(bins: Sequence[Sequence[float]]) -> float:
     """Expected calibration error, 0 to 1, from bins of (samples, sum of confidences, correct ones).
 
     Whether a prediction made with 80 % confidence is right in 80 % of the cases.
-
-    >>> expected_calibration_error([[0, 0.0, 0], [10, 8.0, 6], [10, 9.5, 9]])
-    0.125
     """
     samples = sum(count for count, _, _ in bins)
     return sum(abs(confidence - correct) for _, confidence, correct in bins) / samples if samples else 0.0
@@ -94,39 +83,20 @@ def per_image(rows: Sequence[BatchRow], name: Literal["nll", "brier", "confidenc
 
 def share_of(rows: Sequence[BatchRow], name: Literal["selected", "moved"]) -> float:
     """Share in %: mean over the batches of a domain, then over domains. Methods that select nothing move all."""
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        groups.setdefault(row.domain, []).append(row.shares.get(name, row.shares.get("moved", 0.0)))
+    groups = grouped((row.domain, row.shares.get(name, row.shares.get("moved", 0.0))) for row in rows)
     return 100 * statistics.fmean(statistics.fmean(values) for values in groups.values())
-
-
-def importance_of(rows: Sequence[BatchRow]) -> dict[str, dict[str, float]]:
-    """Importance of every block in every domain: mean over batches."""
-    groups: dict[str, list[dict[str, float]]] = {}
-    for row in rows:
-        if row.importance:
-            groups.setdefault(row.domain, []).append(row.importance)
-    return {domain: means(found) for domain, found in groups.items()}
 
 
 def means(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Mean of every name over the mappings that have it."""
-    found: dict[str, list[float]] = {}
-    for mapping in mappings:
-        for name, value in mapping.items():
-            found.setdefault(name, []).append(value)
+    found = grouped(item for mapping in mappings for item in mapping.items())
     return {name: statistics.fmean(values) for name, values in found.items()}
 
 
 def sum_counts(rows: Sequence[BatchRow]) -> dict[str, list[int]]:
     """Samples and wrong ones of every domain in all rows together."""
-    totals: dict[str, list[int]] = {}
-    for row in rows:
-        for domain, (samples, wrong) in row.counts.items():
-            total = totals.setdefault(domain, [0, 0])
-            total[0] += samples
-            total[1] += wrong
-    return totals
+    found = grouped(item for row in rows for item in row.counts.items())
+    return {domain: [sum(column) for column in zip(*counts, strict=True)] for domain, counts in found.items()}
 
 
 def sum_bins(rows: Sequence[BatchRow]) -> list[list[float]]:
@@ -137,66 +107,28 @@ def sum_bins(rows: Sequence[BatchRow]) -> list[list[float]]:
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Median, 95th and 99th percentile."""
-    ordered = sorted(values)
-
-    def at(share: float) -> float:
-        return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
-
-    return {"median": statistics.median(ordered), "p95": at(0.95), "p99": at(0.99)}
+    ordered, last = sorted(values), len(values) - 1
+    return {"median": statistics.median(ordered)} | {f"p{n}": ordered[round(n / 100 * last)] for n in (95, 99)}
 
 
 def clean_errors(domains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Clean error after the last domain and mean over domains, under both statistics; empty if not measured."""
-    out: dict[str, float] = {}
-    for short, name in CLEAN.items():
-        values = [row[name] for row in domains if name in row]
-        if values:
-            out |= {f"{short}_last": values[-1], f"{short}_mean": statistics.fmean(values)}
-    return out
-
-
-# ---------------------------------------------------------------- over seeds
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A number over seeds; `std` (n - 1 in the denominator) is None for a single one."""
-
-    mean: float
-    std: float | None
-    worst: float
-
-
-def spread_of(values: Sequence[float], worst: Callable[[Sequence[float]], float] = max) -> Spread:
-    """Mean, standard deviation and worst of one number a seed.
-
-    >>> spread_of([15.0, 17.0])
-    Spread(mean=16.0, std=1.4142135623730951, worst=17.0)
-    """
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.fmean(values), std, worst(values))
-
-
-# ---------------------------------------------------------------- curves over the stream
+    found = grouped((short, row[name]) for short, name in CLEAN.items() for row in domains if name in row)
+    last = {f"{short}_last": values[-1] for short, values in found.items()}
+    return last | {f"{short}_mean": statistics.fmean(values) for short, values in found.items()}
 
 
 def thin(count: int, most: int = POINTS) -> list[int]:
-    """Numbers of the points that are kept of a curve: evenly spread, the last always among them.
-
-    >>> thin(3), thin(10, most=4)
-    ([0, 1, 2], [1, 4, 6, 9])
-    """
-    if count <= most:
-        return list(range(count))
+    """Numbers of the points that are kept of a curve: evenly spread, the last always among them."""
+    most = min(count, most)
     return [(k + 1) * count // most - 1 for k in range(most)]
 
 
 def curves(rows: Sequence[BatchRow]) -> dict[str, Any]:
     """Curves of a run by the names of its fields: `batches`, `running`, `selecting`, `shifts`."""
-    keep, running, wrong, samples = thin(len(rows)), [], 0, 0
-    for row in rows:
-        wrong, samples = wrong + row.wrong, samples + row.samples
-        running.append(100 * wrong / samples)
+    keep = thin(len(rows))
+    sums = (itertools.accumulate(values) for values in ((r.wrong for r in rows), (r.samples for r in rows)))
+    running = [100 * wrong / samples for wrong, samples in zip(*sums, strict=True)]
     shares = [100 * row.shares["selected"] for row in rows if "selected" in row.shares]
     selecting: list[float] = []
     if len(shares) == len(rows):

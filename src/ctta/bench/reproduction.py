@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ctta.bench.cell import Task, prepare
-from ctta.bench.experiments import SPOKEN, Options, Planned, plan
+from ctta.bench.experiments import SPOKEN, Experiment, Options, Planned, plan
+from ctta.bench.metrics import grouped
 from ctta.bench.paper_tables import tables_of
-from ctta.bench.published import Experiment
 from ctta.bench.results import Result, Run, read_run
 from ctta.bench.store import Store
 from ctta.bench.table import Table
@@ -28,8 +29,7 @@ class Reproduction:
     notes: tuple[str, ...]
     corruptions: tuple[str, ...] | None = None
     not_run: tuple[Planned, ...] = ()
-    command: str = ""
-    """The command that made it, where it was read from a file."""
+    command: str = ""  # that made it, where it was read from a file
 
     @functools.cached_property
     def tables(self) -> tuple[Table, ...]:
@@ -57,16 +57,6 @@ class Reproduction:
             "cells": self.keys,
         }
 
-    @property
-    def markdown(self) -> str:
-        """All tables on one page."""
-        return "\n".join([f"## {self.title}", "", *(table.markdown() for table in self.tables)])
-
-    @property
-    def latex(self) -> str:
-        """All tables, for a document that uses booktabs."""
-        return "\n".join(table.latex() for table in self.tables)
-
 
 class Work:
     """The cells of several experiments, each of them once, and what has become of them."""
@@ -74,32 +64,26 @@ class Work:
     def __init__(self, experiments: Sequence[Experiment], options: Options) -> None:
         self.options = options
         self.experiments = {experiment.name: experiment for experiment in experiments}
-        self._tasks: dict[str, Task] = {}
         self._ended: set[str] = set()
         self._planned = {experiment.name: plan(experiment, options) for experiment in experiments}
-        for item in (item for planned in self._planned.values() for item in planned):
-            self._enter(item)
+        tasks: dict[str, Task] = {}
+        for task in filter(None, map(self._enter, itertools.chain.from_iterable(self._planned.values()))):
+            tasks.setdefault(task.key, task)  # a cell is called what the first experiment that has it calls it
+        self.tasks = list(tasks.values())
 
-    def _enter(self, item: Planned) -> None:
-        """Give a cell its key if it is to run, else say why it cannot."""
+    def _enter(self, item: Planned) -> Task | None:
+        """Give a cell its key and return its task if it is to run, else say why it cannot."""
         if item.needs:
-            words = (
-                f"needs {what}" + (f", get them with: {how}" if how else "") for what, how in item.needs.items()
-            )
+            words = (f"needs {it}" + (f", get them with: {how}" if how else "") for it, how in item.needs.items())
             item.reason = "not run: " + "; ".join(words)
-            return
+            return None
         try:
             task = prepare(item.cell)
         except Exception as error:  # noqa: BLE001 - the user's model may raise anything, and other cells can run
             item.reason, item.failed = f"failed: {type(error).__name__}: {error}", True
-        else:
-            item.key = task.key
-            self._tasks.setdefault(task.key, task)
-
-    @property
-    def tasks(self) -> list[Task]:
-        """What there is to run, in the order of the experiments."""
-        return list(self._tasks.values())
+            return None
+        item.key = task.key
+        return task
 
     def waiting(self, name: str) -> set[str]:
         """Keys of the cells an experiment still waits for."""
@@ -109,35 +93,31 @@ class Work:
         """Take note that a cell is done, or of its problem; returns the experiments it was the last one of."""
         waited = [name for name in self.experiments if key in self.waiting(name)]
         self._ended.add(key)
-        for item in (item for planned in self._planned.values() for item in planned if item.key == key):
-            item.reason, item.failed = problem, bool(problem)
+        for item in itertools.chain.from_iterable(self._planned.values()):
+            if item.key == key:
+                item.reason, item.failed = problem, bool(problem)
         return [name for name in waited if not self.waiting(name)]
 
     def reproduction(self, name: str, store: Store) -> Reproduction:
         """Gather the results of an experiment whose cells have ended."""
         about, planned, options = self.experiments[name], self._planned[name], self.options
-        rows: dict[tuple[str, str], list[Planned]] = {}
-        for item in planned:
-            rows.setdefault((item.dataset, item.row.label), []).append(item)
         results = []
-        for (dataset, label), items in rows.items():
+        for (dataset, label), items in grouped(((item.dataset, item.row.label), item) for item in planned).items():
             runs = tuple(read_run(store, store.cell(item.key)) for item in items if not item.reason)
             results.append(Result(label, runs, dataset, about.beside(items[0].row, items[0].paper)))
-        not_run = tuple(item for item in planned if item.reason)
         words = f" [{'; '.join(options.labels)}]" if options.labels else ""
+        notes = (*_why(planned), *_about(about, planned, options), *about.notes)
+        not_run = tuple(item for item in planned if item.reason)
         title = f"{about.place}: {about.title}{words}"
-        notes = (*_why(not_run, len(planned)), *_about(about, planned, options), *about.notes)
         return Reproduction(about, title, tuple(results), notes, options.corruptions, not_run)
 
 
-def _why(not_run: Sequence[Planned], planned: int) -> list[str]:
-    """One note a reason, with the rows it concerns."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for item in not_run:
-        groups.setdefault((item.dataset, item.reason), []).append(item.row.label)
+def _why(planned: Sequence[Planned]) -> list[str]:
+    """One note a reason why there is no number, with the rows it concerns."""
     out = []
+    groups = grouped(((item.dataset, item.reason), item.row.label) for item in planned if item.reason)
     for (dataset, reason), labels in groups.items():
-        which = "" if len(labels) == planned else f" ({', '.join(dict.fromkeys(labels))})"
+        which = "" if len(labels) == len(planned) else f" ({', '.join(dict.fromkeys(labels))})"
         out.append(f"{dataset}{which}: {reason}")
     return out
 
@@ -171,17 +151,15 @@ def about_seeds(found: Mapping[str, Sequence[int]]) -> list[str]:
     >>> about_seeds({"PALM": (0,), "Tent": (0,)}), about_seeds({"PALM": (0, 1), "Tent": (0,)})
     ([], ['Mean over the seeds 0, 1: PALM; seed 0: Tent.'])
     """
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for label, seeds in found.items():
-        groups.setdefault(tuple(sorted(seeds)), []).append(label)
+    groups = grouped((tuple(sorted(seeds)), label) for label, seeds in found.items())
     if all(len(seeds) < 2 for seeds in groups):
         return []
-    parts = []
+    parts: list[str] = []
     for seeds, labels in sorted(groups.items(), key=lambda item: -len(item[0])):
         words = f"{SEEDS if len(seeds) > 1 else 'Seed '}{', '.join(map(str, seeds))}"
-        parts.append(words if len(groups) == 1 else f"{words}: {', '.join(labels)}")
-    first, *rest = parts
-    return ["; ".join([first, *(part[0].lower() + part[1:] for part in rest)]) + "."]
+        words += "" if len(groups) == 1 else f": {', '.join(labels)}"
+        parts.append(words[0].lower() + words[1:] if parts else words)
+    return ["; ".join(parts) + "."]
 
 
 def _was_made(dataset: str) -> bool:

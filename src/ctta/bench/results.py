@@ -6,10 +6,10 @@ and shares are in %.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
-import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from typing import Any
 from ctta._core.precision import mark
 from ctta.bench import metrics
 from ctta.bench.evaluation import BatchRow
-from ctta.bench.metrics import Spread, Visit, corruption_of, spread_of
+from ctta.bench.metrics import Visit, corruption_of, grouped
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
 from ctta.errors import StoreError
@@ -31,42 +31,27 @@ class Run:
 
     record: CellRecord
     visits: tuple[Visit, ...]
-    error: dict[str, float]
-    """Error of every domain, all its visits together, in the order they came."""
+    error: dict[str, float]  # of every domain, all its visits together, in the order they came
     mean: float
-    """Mean error over visits: the table mean of continual and gradual streams."""
-    levels: dict[str, float]
-    """Mean error over the visits at every severity, the lowest first."""
+    levels: dict[str, float]  # mean error over the visits at every severity, the lowest first
     ece: float
     nll: float
     brier: float
-    selected: float
-    """Share of the adaptable parameters selected per batch: mean over batches, then over visits."""
+    selected: float  # share of the adaptable parameters: mean over batches, then over domains
     moved: float
     ever_selected: float
-    """Share selected at least once by the end."""
-    importance: dict[str, dict[str, float]]
-    """Importance of every block in every domain: mean over batches."""
-    seconds: dict[str, float]
-    """Time per batch: median, p95 and p99."""
-    passes: float | None
-    """Median time per batch in forward passes of the source model."""
+    importance: dict[str, dict[str, float]]  # of every block in every domain, mean over batches
+    seconds: dict[str, float]  # per batch: median, p95 and p99
+    passes: float | None  # median time per batch in forward passes of the source model
     memory: float | None
     skipped: int
-    clean_error: dict[str, float]
-    """Clean error after the last domain and mean over domains, under both statistics; empty if not measured."""
-    bins: tuple[tuple[float, ...], ...] = ()
-    """Calibration bins of all rows together: samples, sum of confidences, correct ones."""
-    clean: tuple[tuple[str, float, float], ...] = ()
-    """After each domain: its name, clean error with batch statistics, with source statistics."""
-    batches: tuple[int, ...] = ()
-    """Batches the curves have points at, from 1; thinned to what can be seen."""
-    running: tuple[float, ...] = ()
-    """Curve of the error of all images up to there."""
-    selecting: tuple[float, ...] = ()
-    """Curve of the share selected, mean since the point before; empty for methods that do not select."""
-    shifts: tuple[tuple[int, str], ...] = ()
-    """Where domains begin: batches before, name."""
+    clean_error: dict[str, float]  # after the last domain, mean over domains; empty if not measured
+    bins: tuple[tuple[float, ...], ...] = ()  # samples, sum of confidences, correct ones
+    clean: tuple[tuple[str, float, float], ...] = ()  # a domain, clean error with batch and source statistics
+    batches: tuple[int, ...] = ()  # which the curves have points at, from 1; thinned to what can be seen
+    running: tuple[float, ...] = ()  # curve of the error of all images up to there
+    selecting: tuple[float, ...] = ()  # curve of the share selected since the point before
+    shifts: tuple[tuple[int, str], ...] = ()  # where domains begin: batches before, name
 
     @property
     def label(self) -> str:
@@ -77,6 +62,11 @@ class Run:
     def key(self) -> str:
         """Where the numbers come from: the cell in the store."""
         return self.record.key
+
+    @property
+    def method(self) -> str:
+        """Name of its method."""
+        return str(self.record.manifest.get("method", self.label))
 
     @property
     def seed(self) -> int:
@@ -112,9 +102,33 @@ class Run:
         return statistics.fmean(self.levels.values())
 
     @property
-    def mean_level5(self) -> float | None:
-        """Mean error over the visits at severity 5."""
-        return self.levels.get("5")
+    def corruptions(self) -> dict[str, float]:
+        """Error on every corruption, mean over its severities."""
+        found = grouped((corruption_of(domain), error) for domain, error in self.error.items())
+        return {name: statistics.fmean(errors) for name, errors in found.items()}
+
+    @property
+    def in_pass(self) -> dict[str, float]:
+        """Mean error in every pass of the stream through its domains, counted from 1."""
+        size, errors = len(self.error), [visit.error for visit in self.visits]
+        return {str(k + 1): statistics.fmean(errors[k * size :][:size]) for k in range(len(errors) // size)}
+
+    @property
+    def clean_accuracy(self) -> dict[str, float]:
+        """Accuracy on clean images: the complement of `clean_error`."""
+        return {which: 100 - error for which, error in self.clean_error.items()}
+
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        """Time per batch: median, p95 and p99."""
+        return {which: 1000 * value for which, value in self.seconds.items()}
+
+    def number(self, name: str) -> float | None:
+        """Return a number by its name, such as `mean` or `levels/5`; None if it is not there."""
+        name, _, key = name.partition("/")
+        found: Any = getattr(self, name)
+        value: float | None = found.get(key) if key else found
+        return value
 
     @property
     def place(self) -> str:
@@ -134,53 +148,23 @@ class Run:
 
 # ---------------------------------------------------------------- over seeds
 
-Number = Callable[[Run], float | None]
-"""A number of a run; None where it has none."""
+SHARES = {"selected": "selected", "moved": "moved", "ever selected": "ever_selected"}
+"""Shares of the adaptable parameters that a run has, as tables call them."""
 
 
-def mean_error(run: Run) -> float:
-    """Mean error over the stays of a stream: the mean of the paper's tables."""
-    return run.mean
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds; `std` (n - 1 in the denominator) is None for a single one."""
+
+    mean: float
+    std: float | None
+    worst: float
 
 
-SHARES: dict[str, Number] = {
-    "selected": lambda run: run.selected,
-    "moved": lambda run: run.moved,
-    "ever selected": lambda run: run.ever_selected,
-}
-"""Shares of the adaptable parameters that a run has."""
-
-
-def error_of(corruption: str) -> Number:
-    """Error on one corruption, mean over its severities."""
-
-    def error(run: Run) -> float:
-        found = [e for domain, e in run.error.items() if corruption_of(domain) == corruption]
-        if not found:
-            raise ValueError(f"Expected a corruption of the stream, but got {corruption}.")
-        return statistics.fmean(found)
-
-    return error
-
-
-def error_at(severity: str) -> Number:
-    """Mean error over the stays at one severity."""
-    return lambda run: run.levels.get(severity)
-
-
-def error_in_pass(k: int) -> Number:
-    """Mean error in one pass of a stream through its domains, the first being 0."""
-
-    def error(run: Run) -> float | None:
-        stays = run.visits[k * len(run.error) : (k + 1) * len(run.error)]
-        return statistics.fmean(visit.error for visit in stays) if stays else None
-
-    return error
-
-
-def clean_accuracy(which: str) -> Number:
-    """Accuracy on clean images, by a key of `Run.clean_error`."""
-    return lambda run: 100 - run.clean_error[which] if which in run.clean_error else None
+def spread_of(values: Sequence[float], worst: Callable[[Sequence[float]], float] = max) -> Spread:
+    """Mean, standard deviation and worst of one number a seed."""
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.fmean(values), std, worst(values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +173,8 @@ class Result:
 
     label: str
     runs: tuple[Run, ...] = ()
-    dataset: str = ""
-    """What tables of the paper call the data."""
-    published: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of the paper, by column."""
+    dataset: str = ""  # what tables of the paper call the data
+    published: Mapping[str, float] = field(default_factory=dict)  # numbers of the paper, by column
 
     @property
     def first(self) -> Run:
@@ -202,7 +184,7 @@ class Result:
     @property
     def method(self) -> str:
         """Name of the method."""
-        return str(self.first.record.manifest.get("method", self.first.label))
+        return self.first.method
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
@@ -219,34 +201,32 @@ class Result:
         """The cells in the store behind the numbers."""
         return [run.key for run in self.runs]
 
-    def spread(
-        self, number: Number = mean_error, worst: Callable[[Sequence[float]], float] = max
-    ) -> Spread | None:
+    def spread(self, number: str = "mean", worst: Callable[[Sequence[float]], float] = max) -> Spread | None:
         """Mean error, or another number, over the seeds; None where a run has none, or nothing ran."""
-        values = [number(run) for run in self.runs]
+        values = [run.number(number) for run in self.runs]
         known = [value for value in values if value is not None]
         return spread_of(known, worst) if known and len(known) == len(values) else None
 
-    def over(self, number: Number) -> float | None:
+    def over(self, number: str) -> float | None:
         """Mean over the seeds of a number."""
         found = self.spread(number)
         return found.mean if found else None
 
-    def over_seeds(self, name: str) -> float | None:
-        """Mean over the seeds of a number of the runs by its name."""
-        return self.over(operator.attrgetter(name))
-
     @functools.cached_property
     def mean(self) -> float:
         """Mean error over seeds; not a number where nothing ran."""
-        found = self.spread()
-        return found.mean if found else math.nan
+        return statistics.fmean(run.mean for run in self.runs) if self.runs else math.nan
 
     @property
     def std(self) -> float | None:
         """Standard deviation of the mean error over seeds; None for a single seed."""
         found = self.spread()
         return found.std if found else None
+
+    @property
+    def skipped(self) -> int:
+        """Steps undone, of all runs together."""
+        return sum(run.skipped for run in self.runs)
 
     def curve(self, name: str) -> tuple[float, ...]:
         """Mean over seeds of a curve of the runs; empty where one has none."""
@@ -264,39 +244,29 @@ class Result:
             "seeds": self.seeds,
             "keys": self.keys,
             "error": {name: statistics.fmean(run.error[name] for run in self.runs) for name in self.first.error},
-            "mean": spread.mean,
-            "std": spread.std,
-            "worst": spread.worst,
-            **{name: self.over_seeds(name) for name in ("passes", "selected", "moved")},
-            "skipped": sum(run.skipped for run in self.runs),
+            **dataclasses.asdict(spread),
+            **{name: self.over(name) for name in ("passes", "selected", "moved")},
+            "skipped": self.skipped,
         }
 
 
 def results_of(runs: Iterable[Run]) -> list[Result]:
     """Put the runs that differ in their seed alone together, in the order they came."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        same = json.dumps(
-            [run.record.manifest.get("method", run.label), run.settings], sort_keys=True, default=str
-        )
-        groups.setdefault((run.ground, same), []).append(run)
-    return [_result(group) for group in groups.values()]
+    same = ((json.dumps([run.ground, run.method, run.settings], sort_keys=True, default=str), run) for run in runs)
+    return [_result(group) for group in grouped(same).values()]
 
 
 def _result(runs: Sequence[Run]) -> Result:
-    by_seed: dict[int, list[Run]] = {}
-    for run in runs:
-        by_seed.setdefault(run.seed, []).append(run)
     # where forgetting was measured in a cell of its own, the cell without it has the method's name
     plain = min(runs, key=lambda run: run.record.manifest.get("clean", 0))
-    return Result(plain.label, tuple(_newest(found) for _, found in sorted(by_seed.items())))
+    by_seed = sorted(grouped((run.seed, run) for run in runs).items())
+    return Result(plain.label, tuple(_newest(found) for _, found in by_seed))
 
 
 def _newest(runs: Sequence[Run]) -> Run:
     """Of runs that differ in version or in what was measured beside: the newest, then the most measured."""
     last = max(runs, key=finished).version
-    same = [run for run in runs if run.version == last]
-    return max(same, key=lambda run: (run.record.manifest.get("clean", 0), finished(run)))
+    return max(runs, key=lambda run: (run.version == last, run.record.manifest.get("clean", 0), finished(run)))
 
 
 def finished(run: Run) -> float:
@@ -307,9 +277,6 @@ def finished(run: Run) -> float:
 def cells_at_once(runs: Iterable[Run]) -> int:
     """How many cells ran at once, at the most, while these were timed."""
     return max((int(run.record.manifest.get("processes", 1)) for run in runs), default=1)
-
-
-# ---------------------------------------------------------------- from rows to numbers
 
 
 def read_run(store: Store, record: CellRecord) -> Run:
@@ -324,21 +291,23 @@ def run_of(record: CellRecord, rows: Sequence[BatchRow], domains: Sequence[Mappi
             f"Cell {record.key} has no rows: it was not run, or its file is damaged; go back to a copy of it."
         )
     visits, bins, names = metrics.visits_of(rows), metrics.sum_bins(rows), metrics.CLEAN.values()
+    levels = grouped((visit.domain.rpartition("-")[2], visit.error) for visit in visits)
     units = [row.unit for row in rows if row.unit]
+    importance = grouped((row.domain, row.importance) for row in rows if row.importance)
     seconds = metrics.percentiles([row.seconds for row in rows])
     return Run(
         record=record,
         visits=visits,
         error=metrics.errors_of(visits),
         mean=statistics.fmean(visit.error for visit in visits),
-        levels=metrics.severity_means((visit.domain, visit.error) for visit in visits),
+        levels={level: statistics.fmean(levels[level]) for level in sorted(levels)},
         ece=100 * metrics.expected_calibration_error(bins),
         nll=metrics.per_image(rows, "nll"),
         brier=metrics.per_image(rows, "brier"),
         selected=metrics.share_of(rows, "selected"),
         moved=metrics.share_of(rows, "moved"),
         ever_selected=100 * rows[-1].shares.get("ever_selected", rows[-1].shares.get("moved", 0.0)),
-        importance=metrics.importance_of(rows),
+        importance={domain: metrics.means(found) for domain, found in importance.items()},
         seconds=seconds,
         passes=seconds["median"] / statistics.median(units) if units else None,
         memory=max((row.memory for row in rows if row.memory is not None), default=None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -15,14 +15,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-Value = str | float | int | None
-"""An entry: None is a number that is not there."""
+Value = str | float | int | None  # None is a number that is not there
 
 NOTHING = "–"  # noqa: RUF001
-LONG = 26
-"""Letters from which on the name of a row may take several lines of a page."""
-DENSE = 13
-"""Columns from which on a page sets them closer."""
+LONG = 26  # letters from which on the name of a row may take several lines of a page
+DENSE = 13  # columns from which on a page sets them closer
 
 
 class Difference(float):
@@ -33,30 +30,12 @@ class Best(float):
     """The least of the numbers it is compared with; written in bold."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: its name, and digits after the point."""
-
-    name: str
-    digits: int = 1
-
-
-def columns(names: Sequence[str], digits: int = 1) -> tuple[Column, ...]:
-    """Return columns with as many digits each."""
-    return tuple(Column(name, digits) for name in names)
-
-
 def marked(values: Sequence[Value], digits: int = 1) -> list[Value]:
-    """Mark the best, the least as printed; none where all are equal.
-
-    >>> [type(value).__name__ for value in marked([1.01, 2.0, 1.0, None])]
-    ['Best', 'float', 'Best', 'NoneType']
-    """
+    """Mark the best, the least as printed; none where all are equal."""
     known = [round(value, digits) for value in values if isinstance(value, float) and not _absent(value)]
     if len(set(known)) < 2:
         return list(values)
-    least = min(known)
-    return [Best(v) if isinstance(v, float) and round(v, digits) == least else v for v in values]
+    return [Best(v) if isinstance(v, float) and round(v, digits) == min(known) else v for v in values]
 
 
 @dataclass(frozen=True)
@@ -65,38 +44,42 @@ class Table:
 
     name: str
     title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    notes: tuple[str, ...] = ()
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[Value, ...]]
+    notes: Sequence[str] = ()
+    digits: int | Sequence[int] = 1  # after the point, in every column or one after another
 
     def __post_init__(self) -> None:
         for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"Expected {len(self.columns)} entries in a row of {self.name}, but got {row}.")
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return tuple(column.name for column in self.columns)
+            if len(row) != len(self.heads):
+                raise ValueError(f"Expected {len(self.heads)} entries in a row of {self.name}, but got {row}.")
 
     def written(self) -> list[list[tuple[str, bool]]]:
         """All entries as people read them, each with whether it is the best of those it is compared with."""
+        digits = [self.digits] * len(self.heads) if isinstance(self.digits, int) else self.digits
         return [
-            [(_text(v, column.digits), isinstance(v, Best)) for v, column in zip(row, self.columns, strict=True)]
+            [(_text(*pair), isinstance(pair[0], Best)) for pair in zip(row, digits, strict=True)]
             for row in self.rows
         ]
 
-    def _words(self, place: int) -> bool:
-        """Whether a column holds words only."""
-        return all(isinstance(row[place], str) for row in self.rows)
+    def _grid(self, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
+        """Heads and rows as texts in a language; `bold` is what the best entry is put in."""
+        heads = [(head, False) for head in self.heads]
+        return [
+            [(bold if best else "{}").format(escaped(text)) for text, best in row]
+            for row in (heads, *self.written())
+        ]
 
-    # ---------------------------------------------------------------- ways to write it
+    def _sides(self, left: str, right: str) -> list[str]:
+        """For every column one of two words: whether it holds words only, or numbers."""
+        columns = zip(*self.rows, strict=True) if self.rows else [[]] * len(self.heads)
+        return [left if all(isinstance(value, str) for value in column) else right for column in columns]
 
     def show(self, console: Console) -> None:
         """Write title, rows and notes to a terminal; wide rows and the commands in notes are left in one piece."""
         grid = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-        for place, head in enumerate(self.heads):
-            grid.add_column(Text(head), justify="left" if self._words(place) else "right", no_wrap=True)
+        for head, side in zip(self.heads, self._sides("left", "right"), strict=True):
+            grid.add_column(Text(head), justify="left" if side == "left" else "right", no_wrap=True)
         for row in self.written():
             grid.add_row(*(Text(text, style="bold" if best else "") for text, best in row))
         grid.width = console.measure(grid, options=console.options.update(width=1000)).maximum
@@ -108,20 +91,22 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown with its title and notes."""
-        rules = ["---" if self._words(place) else "---:" for place in range(len(self.columns))]
-        rows = [[f"**{_pipe(text)}**" if best else _pipe(text) for text, best in row] for row in self.written()]
-        body = [f"| {' | '.join(line)} |" for line in ([_pipe(head) for head in self.heads], rules, *rows)]
+        head, *rows = self._grid(_pipe, "**{}**")
+        body = [f"| {' | '.join(line)} |" for line in (head, self._sides("---", "---:"), *rows)]
         return "\n".join([f"### {self.title}", "", *body, "", *(f"- {note}" for note in self.notes), ""])
 
     def latex(self) -> str:
         """Return the table as LaTeX for the package booktabs."""
-        kinds = "".join("l" if self._words(place) else "r" for place in range(len(self.columns)))
-        rows = [
-            [rf"\textbf{{{_tex(text)}}}" if best else _tex(text) for text, best in row] for row in self.written()
-        ]
-        head, *body = (rf"{' & '.join(row)} \\" for row in ([_tex(head) for head in self.heads], *rows))
+        head, *body = (rf"{' & '.join(row)} \\" for row in self._grid(_tex, r"\textbf{{{}}}"))
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(self.title)}}}"]
-        lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+        lines += [
+            rf"\begin{{tabular}}{{{''.join(self._sides('l', 'r'))}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+        ]
         lines += [r"\end{tabular}", *(rf"{{\footnotesize {_tex(note)}\par}}" for note in self.notes)]
         return "\n".join([*lines, r"\end{table}", ""])
 
@@ -135,24 +120,23 @@ class Table:
 
     def html(self) -> str:
         """Return the rows as an HTML table that scrolls sideways inside its box; title and notes are left out."""
-        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.heads)
-        body = ""
-        for (label, _), *entries in self.written():
-            kind = ' class="long"' if len(label) > LONG else ""
-            cells = "".join(
-                f"<td>{f'<b>{escape(text)}</b>' if best else escape(text)}</td>" for text, best in entries
+        heads, *rows = self._grid(escape, "<b>{}</b>")
+        head, body = "".join(f'<th scope="col">{name}</th>' for name in heads), ""
+        for row, (label, *entries) in zip(self.rows, rows, strict=True):
+            kind = ' class="long"' if len(str(row[0])) > LONG else ""
+            body += (
+                f'<tr><th scope="row"{kind}>{label}</th>{"".join(f"<td>{entry}</td>" for entry in entries)}</tr>'
             )
-            body += f'<tr><th scope="row"{kind}>{escape(label)}</th>{cells}</tr>'
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.title)}">'
-            f'<table class="{"dense" if len(self.columns) > DENSE else ""}">'
+            f'<table class="{"dense" if len(self.heads) > DENSE else ""}">'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain JSON-ready data."""
-        rows, notes = [list(row) for row in self.rows], list(self.notes)
-        return {"name": self.name, "title": self.title, "columns": list(self.heads), "rows": rows, "notes": notes}
+        facts = {"name": self.name, "title": self.title, "columns": list(self.heads)}
+        return facts | {"rows": [list(row) for row in self.rows], "notes": list(self.notes)}
 
 
 def _text(value: Value, digits: int) -> str:
@@ -177,8 +161,8 @@ _TEX = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     NOTHING: "--",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
+_TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def _tex(text: str) -> str:

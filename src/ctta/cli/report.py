@@ -10,6 +10,7 @@ import click
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+Form = Literal["svg", "pdf"]
 
 
 @click.command("report")
@@ -28,7 +29,7 @@ def command(
     store: Path,
     out: Path | None,
     figures: Path | None,
-    form: Literal["svg", "pdf"],
+    form: Form,
     tables: Path | None,
     domains: str,
     as_json: bool,
@@ -41,7 +42,7 @@ def command(
     Example: ctta report runs/bench.db --out report.html --figures figures --format pdf --tables tables
     """
     from ctta.bench.store import Store
-    from ctta.report.write import write_figures, write_page, write_tables
+    from ctta.report.page import write_figures, write_page, write_tables
 
     shown = [name.strip() for name in domains.split(",") if name.strip()]
     with Store(store, read_only=True) as opened:

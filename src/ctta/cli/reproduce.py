@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from ctta.bench.reproduction import Reproduction, Work
     from ctta.bench.workers import Event
 
-INCOMPLETE = 3
-"""Exit code where something could not run for want of weights or data."""
-
-
+INCOMPLETE = 3  # exit code where something could not run for want of weights or data
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -65,7 +62,7 @@ def command(
 
     Example: ctta reproduce table1 --dataset embedded --images 200
     """
-    from ctta.bench.published import BEYOND, NAMES, experiment
+    from ctta.bench.experiments import BEYOND, NAMES, experiment
     from ctta.bench.reproduction import Work
 
     if show_list:
@@ -79,19 +76,18 @@ def command(
         raise click.UsageError("--report would be written over the store: name another file.")
     wanted = [inner for name in names for inner in (NAMES if name == "all" else (name,))]
     chosen = [experiment(name) for name in dict.fromkeys(wanted)]
-    options = _options(words, where.each)
-    console = Console(stderr=True)
+    options, console = _options(words, where.each), Console(stderr=True)
+    tables = store.with_suffix(".tables")
     with stoppable(console):
-        work = Work(chosen, options)
-        results = run(work, where, store, console, None if as_json else Console())
+        results = run(Work(chosen, options), where, store, tables, console, None if as_json else Console())
         page = _page(store, report) if report else None
         if rows:
-            _keep(results, store, rows, options.tag)
+            _keep(results, store, rows, options)
     if as_json:
         data = {"store": str(store), "report": str(page) if page else None}
         click.echo(json.dumps({**data, "experiments": [result.to_dict() for result in results]}, indent=2))
     else:
-        where_to = f"tables in {_folder(store)}" + (f", page in {page}" if page else "")
+        where_to = f"tables in {tables}" + (f", page in {page}" if page else "")
         Console().print(escape(where_to), highlight=False, soft_wrap=True)
     missing = [item for result in results for item in result.not_run]
     if missing:
@@ -116,8 +112,10 @@ def _options(words: dict[str, Any], threads: int) -> Options:
     )
 
 
-def run(work: Work, where: Where, path: Path, console: Console, out: Console | None) -> list[Reproduction]:
-    """Run all cells behind a live table; what is complete is saved at once, and shown on `out`."""
+def run(
+    work: Work, where: Where, path: Path, folder: Path, console: Console, out: Console | None
+) -> list[Reproduction]:
+    """Run all cells behind a live table; what is complete is saved in a folder at once, and shown on `out`."""
     from ctta.bench.store import Store
     from ctta.cli.sweep import Sweep
 
@@ -127,8 +125,8 @@ def run(work: Work, where: Where, path: Path, console: Console, out: Console | N
         def complete(names: Iterable[str]) -> None:
             for name in names:
                 results[name] = work.reproduction(name, store)
-                save(results[name], _folder(path), work.options.tag)
-                if out is not None:
+                _save(results[name], folder, work.options)
+                if out:
                     with sweep.aside():
                         for table in results[name].tables:
                             table.show(out)
@@ -144,10 +142,19 @@ def run(work: Work, where: Where, path: Path, console: Console, out: Console | N
     return [results[name] for name in work.experiments]
 
 
+def _save(result: Reproduction, folder: Path, options: Options) -> None:
+    """Write EXPERIMENT.md and .tex, and a CSV file a table; a tag keeps slices and substitutes apart."""
+    name = options.file(result.experiment.name)
+    page = "\n".join([f"## {result.title}", "", *(one.markdown() for one in result.tables)])
+    texts = {f"{name}.md": page, f"{name}.tex": "\n".join(one.latex() for one in result.tables)}
+    for file, text in (texts | {f"{options.file(one.name)}.csv": one.csv() for one in result.tables}).items():
+        write(folder / file, text.encode())
+
+
 def _page(path: Path, target: Path) -> Path | None:
     """Write the page of a store, unless nothing in it is finished."""
     from ctta.bench.store import Store
-    from ctta.report.write import write_page
+    from ctta.report.page import write_page
 
     with Store(path, read_only=True) as store:
         if store.cells("done"):
@@ -156,57 +163,47 @@ def _page(path: Path, target: Path) -> Path | None:
     return None
 
 
-def _keep(results: Iterable[Reproduction], path: Path, folder: Path, tag: str) -> None:
+def _keep(results: Iterable[Reproduction], path: Path, folder: Path, options: Options) -> None:
     """Write EXPERIMENT.TAG.jsonl for every experiment of which something ran, with the command that made it."""
     from ctta.bench import archive
     from ctta.bench.store import Store
 
     said = click.get_current_context().params
-    where = ("dataset", "model", "weights", "images", "corruptions", "only", "batch_size")
-    given = {name: said[name] for name in (*where, "preset", "precision", "seeds")}
-    if given["precision"] == "full":  # goes without saying
-        del given["precision"]
-    words = [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in given.items() if value]
+    given = (
+        "dataset",
+        "model",
+        "weights",
+        "images",
+        "corruptions",
+        "only",
+        "batch_size",
+        "preset",
+        "precision",
+        "seeds",
+    )
+    words = [
+        f"--{name.replace('_', '-')} {shlex.quote(str(said[name]))}"
+        for name in given
+        if said[name] and said[name] != "full"  # goes without saying
+    ]
     with Store(path, read_only=True) as store:
         for result in results:
             if result.runs:
                 command = " ".join(["ctta reproduce", result.experiment.name, *words])
-                archive.write(folder / f"{_named(result.experiment.name, tag)}.jsonl", result, store, command)
-
-
-def save(result: Reproduction, folder: Path, tag: str) -> None:
-    """Write EXPERIMENT.md and .tex, and a CSV file a table; a tag keeps slices and substitutes apart."""
-    name = _named(result.experiment.name, tag)
-    write(folder / f"{name}.md", result.markdown.encode())
-    write(folder / f"{name}.tex", result.latex.encode())
-    for table in result.tables:
-        write(folder / f"{_named(table.name, tag)}.csv", table.csv().encode())
-
-
-def _named(name: str, tag: str) -> str:
-    return f"{name}.{tag}" if tag else name
+                archive.write(folder / f"{options.file(result.experiment.name)}.jsonl", result, store, command)
 
 
 def _list(as_json: bool) -> None:
-    from ctta.bench.published import BEYOND, NAMES, experiment
+    from ctta.bench.experiments import BEYOND, NAMES, experiment
 
     found = [experiment(name) for name in (*NAMES, *BEYOND)]
     if as_json:
-        rows = [
-            {
-                **{name: getattr(e, name) for name in ("name", "place", "title", "published")},
-                "datasets": list(e.datasets),
-                "rows": [row.label for row in e.rows],
-            }
-            for e in found
-        ]
+        facts = ("name", "place", "title", "published")
+        rows = [{name: getattr(e, name) for name in facts} for e in found]
+        for row, e in zip(rows, found, strict=True):
+            row |= {"datasets": list(e.datasets), "rows": [line.label for line in e.rows]}
         click.echo(json.dumps(rows, indent=2))
         return
     for e in found:
         click.echo(f"{e.name:15}{e.place}: {e.title}")
     click.echo("Run one: ctta reproduce NAME, or all of the paper: ctta reproduce all")
-
-
-def _folder(store: Path) -> Path:
-    """Folder of the tables, beside the store."""
-    return store.with_suffix(".tables")

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROW = 15.0
-"""Least distance between two names, in pixels."""
+ROW = 15.0  # pixels between two names, at least
 
 Point = tuple[float, float]
 Tick = tuple[float, str]
@@ -36,8 +35,7 @@ class Series:
     label: str
     style: Style
     points: tuple[Point, ...]
-    spread: tuple[float, ...] = ()
-    """Standard deviation at each point, drawn as a bar."""
+    spread: tuple[float, ...] = ()  # standard deviation at each point, drawn as a bar
     strong: bool = False
 
     @property
@@ -59,8 +57,7 @@ def lines(
     zero: bool = False,
 ) -> Figure:
     """Lines named at their right end. Ticks are words, values where their axis has a name; `borders` divide it."""
-    figure = sheet(width)
-    axes = _plot_area(figure)
+    figure, axes = _area(width)
     series = [replace(s, label=short_label(figure, s.label, 0.36 * width)) for s in series]
     if zero:
         axes.update_datalim([(0, 0)], updatex=False)
@@ -72,10 +69,9 @@ def lines(
             _dots(axes, s, 3.4, [f"{s.label}: {up:.4g} at {across:.4g}" for across, up in s.points])
     if x:
         _ticks(axes, x, values=bool(x_name), upright=not x_name and len(x) > 4)
+    axes.margins(x=0.04, tight=False)
     if borders:
         axes.set_xlim(borders[0], borders[-1])
-    else:
-        axes.margins(x=0.04, tight=False)
     axes.set(title=y, xlabel=x_name)
     fit(figure, max(height, len(series) * ROW), right=15 + max(text_width(figure, s.label) for s in series))
     _name_ends(axes, series)
@@ -84,8 +80,7 @@ def lines(
 
 def bars(series: Sequence[Series], width: float, *, names: Sequence[str], y: str) -> Figure:
     """Bars side by side in named groups; the points' x is the number of the group."""
-    figure = sheet(width)
-    axes = _plot_area(figure)
+    figure, axes = _area(width)
     thick = min(0.72 / len(series), 26 * len(names) / width)
     drawn = []
     for k, s in enumerate(series):
@@ -104,16 +99,13 @@ def bars(series: Sequence[Series], width: float, *, names: Sequence[str], y: str
 
 def dot_rows(series: Sequence[Series], width: float, *, names: Sequence[str], x: str) -> Figure:
     """One row a name, one dot a series; the points are (value, number of the row)."""
-    figure = sheet(width)
-    axes = _plot_area(figure, "x")
+    figure, axes = _area(width, "x")
     names = [short_label(figure, name, 0.4 * width) for name in names]
     for row in range(len(names)):
         here = [value for s in series for value, at in s.points if at == row]
         axes.plot([min(here), max(here)], [row, row], color=COLOURS["grid"], linewidth=3, clip_on=False)
-    drawn = []
-    for s in series:
-        tips = [f"{s.label}, {names[int(row)]}: {value:.1f}" for value, row in s.points]
-        drawn.append(_dots(axes, s, 5.0 if s.strong else 4.2, tips))
+    tips = [[f"{s.label}, {names[int(row)]}: {value:.1f}" for value, row in s.points] for s in series]
+    drawn = [_dots(axes, s, 5.0 if s.strong else 4.2, texts) for s, texts in zip(series, tips, strict=True)]
     axes.set_yticks(range(len(names)), names, size=12, color=COLOURS["ink"])
     axes.set(xlabel=x, ylim=(len(names) - 0.5, -0.5))
     _legend(figure, series, drawn)
@@ -123,8 +115,7 @@ def dot_rows(series: Sequence[Series], width: float, *, names: Sequence[str], x:
 
 def scatter(series: Sequence[Series], width: float, *, x: str, y: str) -> Figure:
     """One named dot a series; x is logarithmic where its values span a factor of 8."""
-    figure = sheet(width)
-    axes = _plot_area(figure)
+    figure, axes = _area(width)
     for s in series:
         _dots(axes, s, 5.0, [f"{s.label}: {up:.1f} % at {across:.1f} passes" for across, up in s.points])
     values = [s.points[0][0] for s in series]
@@ -166,12 +157,13 @@ def panels(series: Sequence[Series], width: float, *, notes: Sequence[str], x: s
     return figure
 
 
-def _plot_area(figure: Figure, grid: Literal["x", "y"] = "y") -> Axes:
-    """Axes with round ticks and lines across at one axis' own."""
+def _area(width: float, grid: Literal["x", "y"] = "y") -> tuple[Figure, Axes]:
+    """An empty figure, and its axes with round ticks and lines across at one axis' own."""
+    figure = sheet(width)
     axes = figure.add_subplot()
     axes.locator_params(nbins=6, steps=[1, 2, 5, 10])
     axes.grid(axis=grid, clip_on=False)
-    return axes
+    return figure, axes
 
 
 def _line(axes: Axes, series: Series) -> None:

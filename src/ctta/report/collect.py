@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ctta._core.precision import mark
-from ctta.bench.metrics import corruption_of
+from ctta.bench.metrics import corruption_of, grouped
 from ctta.bench.results import Result, Run, read_run, results_of
 from ctta.bench.store import Store
 from ctta.errors import StoreError
 from ctta.methods import list_methods
 from ctta.streams import SCENARIOS
 
-MOST = 12
-"""Most results in one figure; of more the best are shown."""
+MOST = 12  # results in one figure; of more the best are shown
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,8 @@ class Board:
     facts: dict[str, str]
     entries: tuple[Result, ...]
     sweeps: tuple[Sweep, ...]
-    headline: tuple[Result, ...]
-    """The entries figures show: without those that only vary the settings of another one."""
-    domains: tuple[str, ...]
-    """Names of the domains in the order they came; without the severity where all have the same."""
+    headline: tuple[Result, ...]  # entries figures show: without those that only vary settings of another one
+    domains: tuple[str, ...]  # in the order they came; without the severity where all have the same
 
     @property
     def title(self) -> str:
@@ -65,18 +63,17 @@ class Board:
         """Where the numbers of some entries come from, for captions."""
         runs = [run for entry in entries for run in entry.runs]
         seeds = sorted({run.seed for run in runs})
+        several, more = "" if len(runs) == 1 else "s", "s" if len(seeds) > 1 else ""
         return (
-            f"Data: {_count(len(runs), 'run')} ({'seeds' if len(seeds) > 1 else 'seed'} "
-            f"{_some(map(str, seeds))}), each {self.facts['images']}, {self.facts['stream']} stream of "
-            f"{self.facts['data']}, model {self.model}."
+            f"Data: {len(runs)} run{several} (seed{more} {_some(map(str, seeds))}), each {self.facts['images']}, "
+            f"{self.facts['stream']} stream of {self.facts['data']}, model {self.model}."
         )
 
 
 def collect(store: Store) -> list[Board]:
     """Read the finished cells of a store into boards."""
     records = store.cells()
-    done = [record for record in records if record.status == "done"]
-    if not done:
+    if not (done := [record for record in records if record.status == "done"]):
         raise StoreError(
             f"{store.path} has no finished cell ({len(records)} begun): run its `ctta bench` command again, "
             "which continues where it stopped."
@@ -86,10 +83,8 @@ def collect(store: Store) -> list[Board]:
 
 def boards_of(runs: Iterable[Run]) -> list[Board]:
     """Put runs on boards, by data, model, scenario and precision."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.ground, []).append(run)
-    return [_board(group) for group in sorted(groups.values(), key=lambda group: _place(group[0]))]
+    groups = grouped((run.ground, run) for run in runs).values()
+    return [_board(group) for group in sorted(groups, key=lambda group: _place(group[0]))]
 
 
 def _place(run: Run) -> tuple[str, str, int, bool]:
@@ -114,10 +109,8 @@ def _board(runs: Sequence[Run]) -> Board:
 
 def _tell_apart(entries: Sequence[Result]) -> list[Result]:
     """Of entries of one label the one least set by hand keeps it; the others add the settings they differ in."""
-    plain: dict[str, Result] = {}
-    for entry in entries:
-        if entry.label not in plain or _by_hand(entry) < _by_hand(plain[entry.label]):
-            plain[entry.label] = entry
+    groups = grouped((entry.label, entry) for entry in entries)
+    plain = {label: min(group, key=_by_hand) for label, group in groups.items()}
     out, taken = [], set(plain)
     for entry in entries:
         label, first = entry.label, plain[entry.label]
@@ -135,17 +128,17 @@ def _tell_apart(entries: Sequence[Result]) -> list[Result]:
 
 def find_sweeps(entries: Sequence[Result], least: int = 3) -> tuple[Sweep, ...]:
     """Find entries of one method that differ in one numeric setting alone, with at least three values of it."""
-    groups: dict[tuple[str, str, str], list[tuple[float, Result]]] = {}
+    points = []
     for entry in entries:
         for name, value in entry.settings.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 others = {key: v for key, v in entry.settings.items() if key != name}
                 rest = json.dumps(others, sort_keys=True, default=str)
-                groups.setdefault((entry.method, name, rest), []).append((float(value), entry))
+                points.append(((entry.method, name, rest), (float(value), entry)))
     return tuple(
-        Sweep(method, name, tuple(sorted(points, key=lambda point: point[0])))
-        for (method, name, _), points in groups.items()
-        if len(points) >= least
+        Sweep(method, name, tuple(sorted(found, key=lambda point: point[0])))
+        for (method, name, _), found in grouped(points).items()
+        if len(found) >= least
     )
 
 
@@ -154,10 +147,7 @@ def headline(entries: Sequence[Result], sweeps: Sequence[Sweep]) -> tuple[Result
 
     Where more are left than a figure can hold, those set by hand go too whose method is there as it comes.
     """
-    member = {entry.label: 0 for entry in entries}
-    for sweep in sweeps:
-        for _, entry in sweep.points:
-            member[entry.label] += 1
+    member = Counter(entry.label for sweep in sweeps for _, entry in sweep.points)
     hubs = {
         max((entry for _, entry in sweep.points), key=lambda e: (member[e.label], -_by_hand(e))).label
         for sweep in sweeps
@@ -179,26 +169,21 @@ def _facts(run: Run) -> dict[str, str]:
     scenario = dict(manifest.get("scenario", {}))
     part = cell.get("images")
     images = f"{manifest.get('samples', 0):,} images in {manifest.get('batches', run.record.total):,} batches"
-    facts = {
+    return {
         "model": str(cell.get("model", "model")).removesuffix(":"),
         "data": str(cell.get("data", "data")),
         "stream": str(scenario.pop("name", "continual")),
         "images": f"{images} (a slice: {part:,} images per domain)" if part else images,
         "weights": str(manifest.get("weights", ""))[:16],
+        **({"precision": run.precision} if run.precision != "full" else {}),
+        **{name.replace("_", " "): _plain(value) for name, value in scenario.items() if name != "images"},
     }
-    if run.precision != "full":
-        facts["precision"] = run.precision
-    return facts | {name.replace("_", " "): _plain(value) for name, value in scenario.items() if name != "images"}
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _some(words: Iterable[str], most: int = 6) -> str:

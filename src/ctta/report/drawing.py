@@ -18,19 +18,9 @@ from ctta.errors import DataError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = {
-    "ink": "#1b1f24",
-    "soft": "#59636e",
-    "grid": "#dfe3e8",
-    "paper": "#ffffff",
-    "c0": "#0072b2",
-    "c1": "#d55e00",
-    "c2": "#00845f",
-    "c3": "#b0538a",
-    "c4": "#b97f00",
-    "c5": "#3a9bd9",
-    "c6": "#7a7f87",
-}
+COLOURS = {"ink": "#1b1f24", "soft": "#59636e", "grid": "#dfe3e8", "paper": "#ffffff"}
+HUES = ("#0072b2", "#d55e00", "#00845f", "#b0538a", "#b97f00", "#3a9bd9", "#7a7f87")
+COLOURS |= {f"c{k}": hue for k, hue in enumerate(HUES)}
 """Colours in light, by role; those in the dark are in page.css. Hues of Okabe and Ito's palette, told apart by
 colour-blind people; three of them darkened, so that thin lines stand out from white."""
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", Arial, sans-serif'
@@ -113,9 +103,8 @@ def tip(artist: Any, texts: Sequence[str]) -> None:
 
 def inline(figure: Figure, name: str) -> str:
     """Return an SVG element in the colours of a page's style sheet; `name` is the drawing's own on that page."""
-    return ElementTree.tostring(
-        _svg(figure, name, {colour: f"var(--{role})" for role, colour in COLOURS.items()}), "unicode"
-    )
+    colours = {colour: f"var(--{role})" for role, colour in COLOURS.items()}
+    return ElementTree.tostring(_svg(figure, name, colours), "unicode")
 
 
 def standalone(figure: Figure, title: str, caption: str) -> bytes:
@@ -144,9 +133,8 @@ def _saved(figure: Figure, form: str, metadata: Mapping[str, str | None], salt: 
 
 def _svg(figure: Figure, salt: str, colours: Mapping[str, str]) -> ElementTree.Element:
     """Return matplotlib's SVG without namespaces, metadata and style sheet, its marks with their tips."""
-    root = ElementTree.fromstring(
-        _saved(figure, "svg", dict.fromkeys(("Creator", "Date", "Format", "Type")), salt)
-    )
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    root = ElementTree.fromstring(_saved(figure, "svg", metadata, salt))
     root.remove(root[0])
     root.attrib = {"viewBox": root.attrib["viewBox"], "stroke-linejoin": "round"}
     for element in list(root.iter()):
@@ -157,7 +145,6 @@ def _svg(figure: Figure, salt: str, colours: Mapping[str, str]) -> ElementTree.E
                 ElementTree.SubElement(mark, "title").text = text
         element.tag = element.tag.rpartition("}")[2]
         element.attrib = {key.rpartition("}")[2]: value for key, value in element.items()}
-        if "style" in element.attrib:
-            style = re.sub(r"#\w{6}", lambda colour: colours.get(colour[0], colour[0]), element.attrib["style"])
-            element.set("style", style)
+        if style := element.get("style"):
+            element.set("style", re.sub(r"#\w{6}", lambda colour: colours.get(colour[0], colour[0]), style))
     return root

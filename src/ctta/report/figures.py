@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ctta.bench.metrics import corruption_of
+from ctta.bench.metrics import corruption_of, grouped, means
 from ctta.bench.results import Result, cells_at_once
 from ctta.errors import DataError
 from ctta.report.chart import Point, Series, Style, bars, dot_rows, lines, panels, scatter
@@ -22,10 +22,8 @@ from ctta.report.drawing import COLOURS, house_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDE, NARROW, HALF = 900.0, 360.0, 400.0
-"""Widths figures are drawn at: across the page, on a phone, and half of the page."""
-SHOWN_DOMAINS = ("glass_blur", "snow")
-"""Domains of the paper's figure of learning-rate importance."""
+WIDE, NARROW, HALF = 900.0, 360.0, 400.0  # pixels: across the page, on a phone, half of the page
+SHOWN_DOMAINS = ("glass_blur", "snow")  # of the paper's figure of learning-rate importance
 SIGNS = {"alpha": "α", "lam": "λ", "temperature": "T", "lr": "κ", "eta": "η"}  # noqa: RUF001
 """How the paper writes its settings."""
 
@@ -60,9 +58,9 @@ class View:
     styles: Styles
     note: str = ""
 
-    def of(self, entries: Sequence[Result]) -> View:
-        """Return a view of fewer entries."""
-        return replace(self, entries=tuple(entries))
+    def of(self, entries: Iterable[Result], **changes: Any) -> View:
+        """Return a view of other entries."""
+        return replace(self, entries=tuple(entries), **changes)
 
     def chart(
         self, name: str, title: str, text: str, make: Callable[[float], Figure], full: bool = False
@@ -80,6 +78,11 @@ class View:
         ranked = sorted(self.entries, key=lambda entry: (entry.method == "palm", -entry.mean))
         return [self.one(entry, points(entry)) for entry in ranked]
 
+    def curves(self, name: str, first: int = 0) -> list[Series]:
+        """Return a curve of each entry, its points in the middle of their batches and so inside their domains."""
+        middles = [batch - 0.5 for batch in self.entries[0].runs[0].batches]
+        return self.series(lambda entry: list(zip(middles, entry.curve(name), strict=True))[first:])
+
     def stream(self) -> dict[str, Any]:
         """Return the stream as x axis: divided where the corruption changes, with names where all have room."""
         run = self.entries[0].runs[0]
@@ -88,8 +91,18 @@ class View:
         if not 1 < len(starts) <= 30:
             return {"x": (), "x_name": "batches", "borders": (0.0, float(run.batches[-1]))}
         borders = [*(start for start, _ in starts), float(run.batches[-1])]
-        middles = [sum(ends) / 2 for ends in pairwise(borders)]
+        middles = [sum(ends) / 2 for ends in itertools.pairwise(borders)]
         return {"x": list(zip(middles, (name for _, name in starts), strict=True)), "borders": borders}
+
+    def without_far(self) -> tuple[View, str]:
+        """Set apart entries so far above all others that those would shrink to one, in a sentence."""
+        ranked = sorted(self.entries, key=lambda entry: entry.mean)
+        found = [entry.mean for entry in ranked]
+        for k in range(2, len(ranked)):
+            if found[k] - found[k - 1] > 1.5 * (found[k - 1] - found[0]) and found[k] > 1.3 * found[k - 1]:
+                words = "".join(f" {e.label} lies above the figure, at {e.mean:.1f} %." for e in ranked[k:])
+                return self.of(entry for entry in self.entries if entry in ranked[:k]), words
+        return self, ""
 
 
 def styles_of(boards: Sequence[Board]) -> dict[str, Style]:
@@ -108,22 +121,13 @@ def figures_of(board: Board, styles: Styles | None = None, domains: Sequence[str
     """All figures the board has data for, in the order of the page."""
     shown = sorted(board.headline, key=lambda entry: entry.mean)[:MOST]
     note = f" The {MOST} best of {len(board.headline)} entries." if len(board.headline) > MOST else ""
-    all_of = View(board, (), styles_of([board]) if styles is None else styles, note)
-    view = all_of.of([entry for entry in board.headline if entry in shown])
-    sweeps: dict[tuple[str, str], list[Sweep]] = {}
-    for sweep in board.sweeps:
-        sweeps.setdefault((sweep.method, sweep.setting), []).append(sweep)
-    found = [
-        error_per_corruption(view),
-        error_over_stream(view),
-        selected_share(view),
-        cost(view),
-        *(by_setting(view, group[:6]) for group in sweeps.values()),
-        *importance(view, domains),
-        calibration(view),
-        *forgetting(view),
-    ]
-    return [chart for chart in found if chart is not None]
+    entries = tuple(entry for entry in board.headline if entry in shown)
+    view = View(board, entries, styles_of([board]) if styles is None else styles, note)
+    found = (
+        *(error_per_corruption(view), error_over_stream(view), selected_share(view), cost(view)),
+        *(by_setting(view), importance(view, domains), calibration(view), forgetting(view)),
+    )
+    return list(itertools.chain(*found))
 
 
 def figure_of(board: Board, name: str, width: float = 0.0) -> Figure:
@@ -134,109 +138,90 @@ def figure_of(board: Board, name: str, width: float = 0.0) -> Figure:
     return found[name].draw(width)
 
 
-def error_per_corruption(view: View) -> Chart | None:
+def error_per_corruption(view: View) -> Iterator[Chart]:
     """A row a corruption, a dot a method."""
-    near, above = _without_far(view)
+    near, above = view.without_far()
     errors = {entry.label: _corruption_errors(entry) for entry in near.entries}
-    names = list(dict.fromkeys(name for found in errors.values() for name in found))
-    if len(names) < 2:
-        return None
-    series = near.series(lambda e: [(errors[e.label][n], k) for k, n in enumerate(names) if n in errors[e.label]])
-    return near.chart(
-        "error-per-corruption",
-        "Error per corruption",
-        f"A dot is the error of one method on one corruption, mean over severities, visits and seeds.{above}",
-        partial(dot_rows, series, names=[_words(name) for name in names], x="error (%)"),
-        full=True,
-    )
+    names = list(dict.fromkeys(itertools.chain(*errors.values())))
+    if len(names) > 1:
+        series = near.series(
+            lambda e: [(errors[e.label][n], k) for k, n in enumerate(names) if n in errors[e.label]]
+        )
+        yield near.chart(
+            "error-per-corruption",
+            "Error per corruption",
+            f"A dot is the error of one method on one corruption, mean over severities, visits and seeds.{above}",
+            partial(dot_rows, series, names=[_words(name) for name in names], x="error (%)"),
+            full=True,
+        )
 
 
 def _corruption_errors(entry: Result) -> dict[str, float]:
     """Error of every corruption: mean over its severities and visits, then over seeds."""
-    found: dict[str, list[float]] = {}
-    for run in entry.runs:
-        here: dict[str, list[float]] = {}
-        for visit in run.visits:
-            here.setdefault(corruption_of(visit.domain), []).append(visit.error)
-        for name, errors in here.items():
-            found.setdefault(name, []).append(statistics.fmean(errors))
-    return {name: statistics.fmean(errors) for name, errors in found.items()}
+    seeds = [grouped((corruption_of(visit.domain), visit.error) for visit in run.visits) for run in entry.runs]
+    return means({name: statistics.fmean(errors) for name, errors in found.items()} for found in seeds)
 
 
-def _without_far(view: View) -> tuple[View, str]:
-    """Set apart entries so far above all others that those would shrink to one; the rest, and a sentence."""
-    ranked = sorted(view.entries, key=lambda entry: entry.mean)
-    means = [entry.mean for entry in ranked]
-    for k in range(2, len(ranked)):
-        if means[k] - means[k - 1] > 1.5 * (means[k - 1] - means[0]) and means[k] > 1.3 * means[k - 1]:
-            words = "".join(f" {e.label} lies above the figure, at {e.mean:.1f} %." for e in ranked[k:])
-            return view.of([entry for entry in view.entries if entry in ranked[:k]]), words
-    return view, ""
-
-
-def error_over_stream(view: View) -> Chart:
+def error_over_stream(view: View) -> Iterator[Chart]:
     """A line a method: its error among all images so far, without the first few batches, which jump about."""
-    near, above = _without_far(view)
+    near, above = view.without_far()
     first = len(near.entries[0].runs[0].batches) // 25
     left_out = "; the first few batches are left out" if first else ""
-    series = near.series(lambda entry: _curve(entry, "running")[first:])
-    return near.chart(
+    yield near.chart(
         "error-over-stream",
         "Error over the stream",
         f"Share of wrong predictions among all images up to a batch, mean over seeds{left_out}.{above}",
-        partial(lines, series, y="running error (%)", height=220, **near.stream()),
+        partial(lines, near.curves("running", first), y="running error (%)", height=220, **near.stream()),
         full=True,
     )
 
 
-def selected_share(view: View) -> Chart | None:
+def selected_share(view: View) -> Iterator[Chart]:
     """A line a method that selects parameters."""
-    choosing = view.of([entry for entry in view.entries if entry.curve("selecting")])
-    if not choosing.entries:
-        return None
-    series = choosing.series(lambda entry: _curve(entry, "selecting"))
-    return choosing.chart(
-        "selected-share",
-        "Parameters selected, batch by batch",
-        "Share of the adaptable parameters that a method selected in a batch, mean over seeds; methods that do "
-        "not select are left out.",
-        partial(lines, series, y="parameters selected (%)", zero=True, **choosing.stream()),
-        full=True,
-    )
+    choosing = view.of(entry for entry in view.entries if entry.curve("selecting"))
+    if choosing.entries:
+        yield choosing.chart(
+            "selected-share",
+            "Parameters selected, batch by batch",
+            "Share of the adaptable parameters that a method selected in a batch, mean over seeds; methods that "
+            "do not select are left out.",
+            partial(
+                lines, choosing.curves("selecting"), y="parameters selected (%)", zero=True, **choosing.stream()
+            ),
+            full=True,
+        )
 
 
-def cost(view: View) -> Chart | None:
+def cost(view: View) -> Iterator[Chart]:
     """A dot a method: its time and its error."""
-    passes = {entry.label: entry.over_seeds("passes") for entry in view.entries}
-    timed = view.of([entry for entry in view.entries if passes[entry.label] is not None])
-    if len(timed.entries) < 2:
-        return None
-    series = timed.series(lambda entry: [(passes[entry.label] or 0.0, entry.mean)])
-    most = cells_at_once(run for entry in view.entries for run in entry.runs)
-    beside = f" Timed while up to {most} cells ran at once." if most > 1 else ""
-    return view.chart(
-        "cost",
-        "Cost against error",
-        f"Median time of a batch divided by that of a bare forward pass, and mean error over domains; less is "
-        f"better in both.{beside}",
-        partial(scatter, series, x="time per batch (forward passes of the source model)", y="mean error (%)"),
-    )
+    passes = {entry.label: entry.over("passes") for entry in view.entries}
+    timed = view.of(entry for entry in view.entries if passes[entry.label] is not None)
+    if len(timed.entries) > 1:
+        series = timed.series(lambda entry: [(passes[entry.label] or 0.0, entry.mean)])
+        most = cells_at_once(run for entry in view.entries for run in entry.runs)
+        beside = f" Timed while up to {most} cells ran at once." if most > 1 else ""
+        yield view.chart(
+            "cost",
+            "Cost against error",
+            "Median time of a batch divided by that of a bare forward pass, and mean error over domains; less is "
+            f"better in both.{beside}",
+            partial(scatter, series, x="time per batch (forward passes of the source model)", y="mean error (%)"),
+        )
 
 
-def by_setting(view: View, group: Sequence[Sweep]) -> Chart:
+def by_setting(view: View) -> Iterator[Chart]:
     """A line through the values of a setting; several where it was varied with others at several values."""
-    method, setting = group[0].method, group[0].setting
-    sign = SIGNS.get(setting, setting)
-    series = [_sweep(view, group, k) for k in range(len(group))]
-    ticks = [(value, f"{value:g}") for value in sorted({value for s in series for value, _ in s.points})]
-    name = sign if sign == setting else f"{sign} ({setting})"
-    shown = replace(view, entries=tuple(entry for sweep in group for _, entry in sweep.points), note="")
-    return shown.chart(
-        f"{method}-{setting}",
-        f"{method}: mean error by {setting}",  # labels of entries name points: "T = 50"
-        f"Runs of {method} that differ in {setting} alone; bars are one standard deviation over seeds.",
-        partial(lines, series, x=ticks, x_name=name, y="mean error (%)", dots=True),
-    )
+    for (method, setting), sweeps in grouped(((s.method, s.setting), s) for s in view.board.sweeps).items():
+        group, sign = sweeps[:6], SIGNS.get(setting, setting)
+        series = [_sweep(view, group, k) for k in range(len(group))]
+        ticks = [(value, f"{value:g}") for value in sorted({value for s in series for value, _ in s.points})]
+        name = sign if sign == setting else f"{sign} ({setting})"
+        yield view.of((entry for sweep in group for _, entry in sweep.points), note="").chart(
+            f"{method}-{setting}",
+            f"{method}: mean error by {setting}",  # labels of entries name points: "T = 50"
+            f"Runs of {method} that differ in {setting} alone; bars are one standard deviation over seeds.",
+            partial(lines, series, x=ticks, x_name=name, y="mean error (%)", dots=True),
+        )
 
 
 def _sweep(view: View, group: Sequence[Sweep], place: int) -> Series:
@@ -253,50 +238,48 @@ def _sweep(view: View, group: Sequence[Sweep], place: int) -> Series:
     return Series(label, style, points, tuple(entry.std or 0.0 for _, entry in sweep.points), len(group) == 1)
 
 
-def importance(view: View, wanted: Sequence[str]) -> list[Chart]:
+def importance(view: View, wanted: Sequence[str]) -> Iterator[Chart]:
     """The paper's figure: importance of the learning rates by block, for chosen domains."""
     having = [e for e in view.entries if any(any(blocks.values()) for blocks in e.first.importance.values())]
-    few = replace(view, entries=tuple(having[:4]), note="")
+    few = view.of(having[:4], note="")
     there = list(dict.fromkeys(domain for entry in few.entries for domain in entry.first.importance))
     chosen = [domain for domain in there if corruption_of(domain) in wanted or domain in wanted]
-    if len({corruption_of(domain) for domain in chosen}) < len(chosen):  # a gradual stream: the hardest of each
-        chosen = [d for d in chosen if d == max(e for e in chosen if corruption_of(e) == corruption_of(d))]
-    return [_importance_in(few, domain) for domain in chosen or there[:2]]
+    # of a gradual stream the hardest of each
+    chosen = [d for d in chosen if d == max(e for e in chosen if corruption_of(e) == corruption_of(d))]
+    for domain in chosen or there[:2]:
+        name = view.board.short(domain)
+        blocks = list(dict.fromkeys(b for e in few.entries for b in e.first.importance.get(domain, {})))
+        found = [[r.importance.get(domain, {}) for r in entry.runs] for entry in few.entries]
+        bars_of = [[statistics.fmean(i.get(b, 0.0) for i in each) for b in blocks] for each in found]
+        series = [few.one(e, list(enumerate(tall))) for e, tall in zip(few.entries, bars_of, strict=True)]
+        who = series[0].label if len(series) == 1 else "methods with learning rates by importance"
+        yield few.chart(
+            f"importance-{name}",
+            f"Learning-rate importance by block: {_words(name)}",
+            f"Importance i of the paper for {who}, mean over the batches of the domain, the tensors of a block "
+            "and seeds; tensors that were not selected count as 0.",
+            partial(bars, series, names=blocks, y="importance"),
+        )
 
 
-def _importance_in(view: View, domain: str) -> Chart:
-    def of(entry: Result, block: str) -> float:
-        return statistics.fmean(run.importance.get(domain, {}).get(block, 0.0) for run in entry.runs)
-
-    blocks = list(dict.fromkeys(b for e in view.entries for b in e.first.importance.get(domain, {})))
-    series = [view.one(e, [(k, of(e, block)) for k, block in enumerate(blocks)]) for e in view.entries]
-    who = series[0].label if len(series) == 1 else "methods with learning rates by importance"
-    name = view.board.short(domain)
-    return view.chart(
-        f"importance-{name}",
-        f"Learning-rate importance by block: {_words(name)}",
-        f"Importance i of the paper for {who}, mean over the batches of the domain, the tensors of a block and "
-        "seeds; tensors that were not selected count as 0.",
-        partial(bars, series, names=blocks, y="importance"),
-    )
-
-
-def calibration(view: View) -> Chart | None:
+def calibration(view: View) -> Iterator[Chart]:
     """A square a method: confidence against accuracy."""
-    found = [(entry.over_seeds("ece") or 0.0, entry, _reliability(entry)) for entry in view.entries]
-    found = sorted((each for each in found if each[2]), key=lambda each: each[0])
-    if not found:
-        return None
-    series = [view.one(entry, points) for _, entry, points in found]
-    notes = [f"ECE {error:.1f} %" for error, _, _ in found]
-    return view.chart(
-        "calibration",
-        "Calibration: how often predictions of a confidence are right",
-        "On the dashed diagonal confidence and accuracy agree; below it a method is too sure. ECE is the expected "
-        "calibration error over 15 bins, mean over seeds.",
-        partial(panels, series, notes=notes, x="confidence", y="accuracy"),
-        full=True,
-    )
+    found = [
+        (entry.over("ece") or 0.0, view.one(entry, points))
+        for entry in view.entries
+        if (points := _reliability(entry))
+    ]
+    found.sort(key=lambda each: each[0])
+    if found:
+        notes = [f"ECE {error:.1f} %" for error, _ in found]
+        yield view.chart(
+            "calibration",
+            "Calibration: how often predictions of a confidence are right",
+            "On the dashed diagonal confidence and accuracy agree; below it a method is too sure. ECE is the "
+            "expected calibration error over 15 bins, mean over seeds.",
+            partial(panels, [series for _, series in found], notes=notes, x="confidence", y="accuracy"),
+            full=True,
+        )
 
 
 def _reliability(entry: Result) -> list[Point]:
@@ -306,32 +289,24 @@ def _reliability(entry: Result) -> list[Point]:
     return [(sure / count, right / count) for count, sure, right in bins if count]
 
 
-def forgetting(view: View) -> list[Chart]:
+def forgetting(view: View) -> Iterator[Chart]:
     """A line a method: its error on clean images after every domain, normalised in two ways."""
-    measured = view.of([entry for entry in view.entries if all(run.clean for run in entry.runs)])
-    return [_forgetting(measured, k, name) for k, name in enumerate(("batch", "source"), 1) if measured.entries]
+    measured = view.of(entry for entry in view.entries if all(run.clean for run in entry.runs))
+    for column, name in enumerate(("batch", "source"), 1) if measured.entries else ():
+        domains = [_words(view.board.short(domain)) for domain, *_ in measured.entries[0].runs[0].clean]
+        series, x, dots = measured.series(partial(_forgotten, column)), list(enumerate(domains)), len(domains) < 30
+        yield measured.chart(
+            f"forgetting-{name}",
+            f"Forgetting: clean error with {name} statistics",
+            "Error on clean images after each domain of the stream, without adapting to them, normalised with "
+            f"{name} statistics; mean over seeds.",
+            partial(lines, series, x=x, y="clean error (%)", dots=dots),
+        )
 
 
-def _forgetting(view: View, column: int, name: str) -> Chart:
-    def errors(entry: Result) -> list[Point]:
-        steps = zip(*(run.clean for run in entry.runs), strict=True)
-        return [(k, statistics.fmean(float(item[column]) for item in step)) for k, step in enumerate(steps)]
-
-    domains = [_words(view.board.short(domain)) for domain, _, _ in view.entries[0].runs[0].clean]
-    return view.chart(
-        f"forgetting-{name}",
-        f"Forgetting: clean error with {name} statistics",
-        f"Error on clean images after each domain of the stream, without adapting to them, normalised with {name} "
-        "statistics; mean over seeds.",
-        partial(
-            lines, view.series(errors), x=list(enumerate(domains)), y="clean error (%)", dots=len(domains) < 30
-        ),
-    )
-
-
-def _curve(entry: Result, name: str) -> list[Point]:
-    """Points of a curve over the stream, each in the middle of its batch and so inside its domain."""
-    return [(batch - 0.5, value) for batch, value in zip(entry.runs[0].batches, entry.curve(name), strict=True)]
+def _forgotten(column: int, entry: Result) -> list[Point]:
+    steps = zip(*(run.clean for run in entry.runs), strict=True)
+    return [(k, statistics.fmean(float(item[column]) for item in step)) for k, step in enumerate(steps)]
 
 
 def _words(name: str) -> str:

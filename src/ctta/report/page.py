@@ -1,28 +1,81 @@
-"""One self-contained HTML page: tables, figures and manifests of a store. No script and no file beside it."""
+"""What a store comes to as files: one self-contained HTML page without script, figures, tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+from ctta._core.files import write
 from ctta._version import __version__
 from ctta.bench.reading import CellRecord
 from ctta.bench.store import Store
+from ctta.bench.table import Table
+from ctta.errors import StoreError
 from ctta.report.collect import Board, collect
 from ctta.report.comparison import tables_of
-from ctta.report.drawing import COLOURS, inline, library
-from ctta.report.figures import NARROW, SHOWN_DOMAINS, Chart, Styles, figures_of, styles_of
+from ctta.report.drawing import COLOURS, inline, library, pdf, standalone
+from ctta.report.figures import NARROW, SHOWN_DOMAINS, Styles, figures_of, styles_of
+
+TABLES: dict[str, Callable[[Table], str]] = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv}
+
+
+def write_page(store: Store, out: Path, domains: Sequence[str] = SHOWN_DOMAINS) -> Path:
+    """Write the page of a store."""
+    if out.resolve() == store.path.resolve():
+        raise StoreError(f"{out} is the store itself: name another file for the page.")
+    return write(out, render(store, domains).encode())
+
+
+def write_figures(
+    store: Store, folder: Path, form: Literal["svg", "pdf"] = "svg", domains: Sequence[str] = SHOWN_DOMAINS
+) -> list[Path]:
+    """Write every figure of the page into a folder as SVG or PDF."""
+    boards = collect(store)
+    styles, written = styles_of(boards), []
+    for prefix, board in _prefixed(boards):
+        for figure in figures_of(board, styles, domains):
+            drawn = figure.draw()
+            data = standalone(drawn, figure.title, figure.caption) if form == "svg" else pdf(drawn, figure.title)
+            written.append(write(folder / f"{prefix}{file_name(figure.name)}.{form}", data))
+    return written
+
+
+def write_tables(store: Store, folder: Path) -> list[Path]:
+    """Write every table of the page into a folder as Markdown, LaTeX and CSV."""
+    return [
+        write(folder / f"{prefix}{table.name}.{ending}", form(table).encode())
+        for prefix, board in _prefixed(collect(store))
+        for table in tables_of(board)
+        for ending, form in TABLES.items()
+    ]
+
+
+def file_name(text: str) -> str:
+    """Make a label a file name.
+
+    >>> file_name("PALM, T = 50/../x")
+    'PALM-T-50-x'
+    """
+    return re.sub(r"(?:[^\w.+-]|\.\.+)+", "-", text).strip("-.") or "unnamed"
+
+
+def _prefixed(boards: Sequence[Board]) -> list[tuple[str, Board]]:
+    """Each board with what its files begin with: nothing where there is one board only."""
+    return [(f"{k}-" if len(boards) > 1 else "", board) for k, board in enumerate(boards, 1)]
 
 
 def render(store: Store, domains: Sequence[str] = SHOWN_DOMAINS) -> str:
     """Return the page of a store; `domains` are those whose learning-rate importance is shown."""
-    template = _template()
+    jinja2 = library("jinja2")
+    options = {"autoescape": True, "undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    pages = jinja2.Environment(loader=jinja2.PackageLoader("ctta.report", ""), **options)
     boards, records = collect(store), store.cells()
-    styles = styles_of(boards)
-    shared, own = _manifests(records)
-    page: str = template.render(
+    styles, (shared, own) = styles_of(boards), _manifests(records)
+    page: str = pages.get_template("page.html.j2").render(
         title=f"ctta report: {store.path.stem}",
         file=store.path.name,
         version=__version__,
@@ -36,21 +89,15 @@ def render(store: Store, domains: Sequence[str] = SHOWN_DOMAINS) -> str:
     return page
 
 
-def _template() -> Any:
-    jinja2 = library("jinja2")
-    pages = jinja2.Environment(
-        loader=jinja2.PackageLoader("ctta.report", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return pages.get_template("page.html.j2")
-
-
 def _section(board: Board, styles: Styles, domains: Sequence[str], number: int) -> dict[str, Any]:
-    """What the page says of a board."""
-    figures = [(each, _drawings(each, f"{number}-{each.name}")) for each in figures_of(board, styles, domains)]
+    """What the page says of a board. A figure that takes its width is drawn a second time for a phone."""
+    figures = []
+    for chart in figures_of(board, styles, domains):
+        name = f"{number}-{chart.name}"
+        drawings = {"wide" if chart.full else "half": inline(chart.draw(), name)}
+        if chart.full:
+            drawings["narrow"] = inline(chart.draw(NARROW), f"{name}-narrow")
+        figures.append((chart, drawings))
     return {"board": board, "verdict": verdict(board), "tables": tables_of(board), "figures": figures}
 
 
@@ -66,30 +113,24 @@ def verdict(board: Board) -> str:
     return text + "."
 
 
-def _drawings(chart: Chart, name: str) -> dict[str, str]:
-    """The figure as SVG; one that takes the width of the page a second time for a phone."""
-    if not chart.full:
-        return {"half": inline(chart.draw(), name)}
-    return {"wide": inline(chart.draw(), name), "narrow": inline(chart.draw(NARROW), f"{name}-narrow")}
-
-
 def _manifests(records: Sequence[CellRecord]) -> tuple[dict[str, str], list[dict[str, str]]]:
     """What all runs share, where there are several, and what each has of its own."""
     flat = [_flat(record.manifest) for record in records]
-    several = len(flat) > 1
-    shared = {k: v for k, v in flat[0].items() if several and all(other.get(k) == v for other in flat)}
-    own = []
-    for record, facts in zip(records, flat, strict=True):
-        first = {"key": record.key} | ({"error": record.error} if record.error else {})
-        own.append(first | {name: value for name, value in facts.items() if name not in shared})
+    shared = (
+        {k: v for k, v in flat[0].items() if all(other.get(k) == v for other in flat)} if len(flat) > 1 else {}
+    )
+    own = [
+        {"key": record.key}
+        | ({"error": record.error} if record.error else {})
+        | {name: facts[name] for name in facts if name not in shared}
+        for record, facts in zip(records, flat, strict=True)
+    ]
     return shared, own
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
     """Nested data as dotted names and texts."""
     if isinstance(value, dict) and value:
-        found: dict[str, str] = {}
-        for name, part in value.items():
-            found |= _flat(part, f"{path}.{name}" if path else str(name))
-        return found
+        parts = (_flat(part, f"{path}.{name}" if path else str(name)) for name, part in value.items())
+        return {name: text for part in parts for name, text in part.items()}
     return {path: value if isinstance(value, str) else json.dumps(value)}

@@ -12,7 +12,7 @@ from typing import Any
 from ctta.bench.cell import Cell
 from ctta.bench.evaluation import BatchRow
 from ctta.errors import DataError
-from ctta.report.write import file_name
+from ctta.report.page import file_name
 
 
 class Writer:
@@ -37,12 +37,10 @@ class Writer:
         name = run_name(cell)
         if name not in self._open:
             self._open[name] = self._make(str(self.folder / name), purge_step=row.batch)
-        out = self._open[name]
-        samples, wrong = self._counts.get(name, (0, 0))
-        samples, wrong = samples + row.samples, wrong + row.wrong
-        self._counts[name] = samples, wrong
+        before = self._counts.get(name, (0, 0))
+        samples, wrong = self._counts[name] = before[0] + row.samples, before[1] + row.wrong
         for tag, value in scalars(row, 100 * wrong / samples).items():
-            out.add_scalar(tag, value, row.batch)
+            self._open[name].add_scalar(tag, value, row.batch)
 
     def close(self) -> None:
         """Write what is pending and let go of the files."""
@@ -59,15 +57,15 @@ class Writer:
 
 def scalars(row: BatchRow, running: float) -> dict[str, float]:
     """Return the scalars of one row by tag; `running` is the error in % so far."""
-    found = {
+    return {
         "error/batch": row.error,
         "error/running": running,
         "confidence": row.confidence,
         "seconds": row.seconds,
+        **{f"loss/{name}": value for name, value in row.losses.items()},
+        **{f"share/{name}": 100 * value for name, value in row.shares.items()},
+        **{f"rate/{block}": value for block, value in row.rates.items()},
     }
-    found |= {f"loss/{name}": value for name, value in row.losses.items()}
-    found |= {f"share/{name}": 100 * value for name, value in row.shares.items()}
-    return found | {f"rate/{block}": value for block, value in row.rates.items()}
 
 
 def run_name(cell: Cell) -> str:

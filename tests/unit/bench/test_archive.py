@@ -76,7 +76,7 @@ def test_errors_are_kept_to_the_last_image_and_each_stay_is_one_row(kept):
         for key, run in kept_runs.items():
             whole = read_run(store, store.cell(key))
             assert run.visits == whole.visits
-            assert (run.mean, run.mean_level5) == (whole.mean, whole.mean_level5)
+            assert (run.mean, run.number("levels/5")) == (whole.mean, whole.number("levels/5"))
             assert len(list(archive.stays(store.batches(key)))) == len(whole.visits) == 2
             assert run.record.manifest == store.cell(key).manifest
 

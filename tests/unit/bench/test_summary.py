@@ -50,7 +50,7 @@ def test_a_gradual_stream_comes_back_to_a_severity_and_every_stay_counts(summed)
     assert [visit.domain for visit in found.visits] == [f"fog-{s}" for s in path]
     assert found.mean == pytest.approx(10 * sum(path) / 9)
     assert found.mean_levels == pytest.approx(30)
-    assert found.mean_level5 == pytest.approx(50)
+    assert found.number("levels/5") == pytest.approx(50)
     assert found.error == {f"fog-{s}": pytest.approx(10 * s) for s in (1, 2, 3, 4, 5)}
 
 
@@ -116,7 +116,7 @@ def test_what_was_not_measured_is_none_not_zero(summed):
     found = summed([row(0, "fog-4", 10, 0)])
     assert found.passes is None
     assert found.memory is None
-    assert found.mean_level5 is None
+    assert found.number("levels/5") is None
     assert found.clean_error == {}
 
 

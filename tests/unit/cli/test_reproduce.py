@@ -6,8 +6,7 @@ import sqlite3
 import pytest
 from click.testing import CliRunner
 
-from ctta.bench.experiments import Options, plan, preset_for
-from ctta.bench.published import BEYOND, NAMES, experiment
+from ctta.bench.experiments import BEYOND, NAMES, Options, experiment, plan, preset_for
 from ctta.bench.reproduction import Work
 from ctta.bench.resolve import source_from
 from ctta.bench.store import Store

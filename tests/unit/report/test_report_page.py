@@ -31,8 +31,7 @@ from ctta.report.chart import spread_out
 from ctta.report.collect import collect
 from ctta.report.comparison import tables_of
 from ctta.report.figures import figure_of, figures_of, styles_of
-from ctta.report.page import render, verdict
-from ctta.report.write import write_figures, write_page, write_tables
+from ctta.report.page import render, verdict, write_figures, write_page, write_tables
 
 OLDEST = ["source", "bn1", "tent", "adacontrast", "cotta", "ecotta", "sft", "dss", "law", "palm"]
 NASTY = '<b>x</b> & "y" | \\_%'
