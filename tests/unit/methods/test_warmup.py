@@ -168,9 +168,9 @@ def test_a_file_that_does_not_fit_is_refused(file, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda tensors: tensors.popitem(), "does not fit this model"),
+        (lambda tensors: tensors.pop("0.bn.weight"), "do not fit this model"),
         (lambda tensors: tensors.update(stranger=torch.ones(2)), "expected stranger of shape None"),
-        (lambda tensors: tensors["0.bn.weight"].fill_(float("nan")), "holds NaN or infinity"),
+        (lambda tensors: tensors["0.bn.weight"].fill_(float("nan")), "hold NaN or infinity"),
     ],
     ids=["one is missing", "one too many", "NaN"],
 )

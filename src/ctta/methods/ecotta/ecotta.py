@@ -100,39 +100,34 @@ class Ecotta(SgdMemory[EcottaSettings]):
 
     def step(self, x: Tensor) -> Tensor:
         """Adapt to one batch; return the logits from before the step on entropy (and after one on R_k alone)."""
-        s = self.settings
-        words = () if self.warm else (NOT_WARM,)
-        state = self.make_ready(x)
-        if state == "too small":
-            self.note(notes=(*words, "not adapted: the first batch must have more than one value per channel"))
+        s, began_now = self.settings, not bool(self.networks[0].ready)
+        if not self.warm:
+            self.note_in_words(NOT_WARM)
+        if began_now and not self.begin(x):
+            self.note_in_words("not adapted: the first batch must have more than one value per channel")
             return self.forward(x)
         # on the batch they began with R_k is zero, and its gradient nothing but the sign of rounding errors
-        weight = 0.0 if state == "just now" else s.lambda_r
+        regularised = s.lambda_r > 0 and not began_now
         losses: dict[str, Tensor] = {}
-        if s.two_step and weight > 0:
+        if regularised and s.two_step:
             self.watched_forward(x, "cut" if s.detach_parts else "through")
             losses["drift"] = self.drift()
-            self.descend(weight * losses["drift"])
-        watch: Watch = "off"
-        if not s.two_step and weight > 0:
-            watch = "beside" if s.detach_parts else "through"
-        logits = self.watched_forward(x, watch)
+            self.descend(s.lambda_r * losses["drift"])
+        watch: Watch = "beside" if s.detach_parts else "through"
+        logits = self.watched_forward(x, watch if regularised and not s.two_step else "off")
         margin = s.entropy_margin * math.log(logits.shape[1])
         entropy, kept = filtered_entropy(logits, margin)
         losses["entropy"] = losses["total"] = entropy
-        if watch != "off":
+        if regularised and not s.two_step:
             losses["drift"] = self.drift()
-            losses["total"] = entropy + weight * losses["drift"]
+            losses["total"] = entropy + s.lambda_r * losses["drift"]
         self.descend(losses["total"])
-        self.note(notes=words)
         self.note_losses(losses, kept, margin)
         return logits
 
-    def make_ready(self, x: Tensor) -> Literal["ready", "just now", "too small"]:
+    def begin(self, x: Tensor) -> bool:
         """Have meta networks that are not warmed up begin as the identity on this batch, if it has a variance."""
         networks = self.networks
-        if bool(networks[0].ready):
-            return "ready"
         with torch.no_grad():
             self.watched_forward(x, "measure")
         if any(len(network.measured) != 2 for network in networks):
@@ -141,8 +136,8 @@ class Ecotta(SgdMemory[EcottaSettings]):
         for network in networks:
             if enough:
                 network.become_identity()
-            network.measured.clear()
-        return "just now" if enough else "too small"
+            network.rest()
+        return enough
 
     def watched_forward(self, x: Tensor, watch: Watch) -> Tensor:
         """Logits, while the meta networks watch."""
@@ -153,7 +148,7 @@ class Ecotta(SgdMemory[EcottaSettings]):
         """Sum of R_k over the parts, from the last forward pass; they are forgotten."""
         found = [network.drift for network in self.networks if network.drift is not None]
         for network in self.networks:
-            network.drift = None
+            network.rest()
         if not found:
             raise _part_left_out(self.model)
         return torch.stack(found).sum()
@@ -209,10 +204,9 @@ def fill(networks: nn.ModuleList, warm: dict[str, Tensor]) -> None:
     given = {k.rpartition(f"{NAME}.")[2].replace(".source_", ".running_"): value for k, value in warm.items()}
     own = networks.state_dict()
     for key in sorted(own.keys() | given.keys()):
-        if key.endswith("num_batches_tracked"):
-            continue
         want, found = (tuple(state[key].shape) if key in state else None for state in (own, given))
-        if want != found or given[key].is_floating_point() != own[key].is_floating_point():
+        floats = {state[key].is_floating_point() for state in (own, given) if key in state}
+        if not key.endswith("num_batches_tracked") and (want != found or len(floats) > 1):
             raise StateError(
                 f"The warmed-up meta networks do not fit this model and its `parts`: expected {key} of shape "
                 f"{want}, but they have {found}."
