@@ -33,12 +33,7 @@ class Case:
         return self.entry.needs & MODEL_NEEDS <= self.network.meets
 
     def adapter(
-        self,
-        model: nn.Module | None = None,
-        *,
-        seed: int = 3,
-        dtype: torch.dtype = torch.float32,
-        **more: Any,
+        self, model: nn.Module | None = None, *, seed: int = 3, dtype: torch.dtype = torch.float32, **more: Any
     ) -> Adapter:
         """Make a new adapter, around a new copy of the network unless a model is given."""
         model = self.network.make(dtype) if model is None else model

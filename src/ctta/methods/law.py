@@ -66,9 +66,18 @@ class LawSettings:
     steps: int = setting(1, "Repetitions of the whole procedure per batch.", low=1)
 
 
-CIFAR10 = {"lr": 1e-3, "tau": 1.0}
-CIFAR100 = {"lr": 5e-5, "tau": 0.6}
-IMAGENET = {"lr": 2e-4, "tau": 1.0}
+PUBLISHED = {
+    "cifar10-c": {"lr": 1e-3, "tau": 1.0},
+    "cifar100-c": {"lr": 5e-5, "tau": 0.6},
+    "imagenet-c": {"lr": 2e-4, "tau": 1.0},
+}
+LITERAL = {
+    "grad_leak": False,
+    "fim": "per-sample",
+    "unit": "module",
+    "adam_state": "persistent",
+    "lam_scale": "one",
+}
 
 
 @register(
@@ -79,26 +88,12 @@ IMAGENET = {"lr": 2e-4, "tau": 1.0}
     cost=8.0,
     confidence="high",
     presets={
-        "cifar10-c": CIFAR10,
-        "cifar100-c": CIFAR100,
-        "imagenet-c": IMAGENET,
+        **PUBLISHED,
         "embedded": {"lr": 1e-3, "tau": 1.0},
         "embedded-long": {"lr": 5e-4, "tau": 1.0},
-        "palm-repo-cifar10-c": {"variant": "palm-repo", **CIFAR10},
-        "palm-repo-cifar100-c": {"variant": "palm-repo", **CIFAR100},
-        "palm-repo-imagenet-c": {"variant": "palm-repo", **IMAGENET},
+        **{f"palm-repo-{name}": {"variant": "palm-repo", **preset} for name, preset in PUBLISHED.items()},
     },
-    variants={
-        "official": {},
-        "paper": {
-            "grad_leak": False,
-            "fim": "per-sample",
-            "unit": "module",
-            "adam_state": "persistent",
-            "lam_scale": "one",
-        },
-        "palm-repo": {"lam_scale": "classes-squared"},
-    },
+    variants={"official": {}, "paper": LITERAL, "palm-repo": {"lam_scale": "classes-squared"}},
 )
 class Law(AdamMemory[LawSettings]):
     """Weight each layer's learning rate by the Fisher information of its pseudo-labels."""
@@ -137,20 +132,18 @@ class Law(AdamMemory[LawSettings]):
     def layer_weights(self) -> dict[str, float]:
         """Share of the learning rate for each tensor the model uses, from 0 to just under 1."""
         sums = dict(zip(self.fisher, torch.stack([g.sum() for g in self.fisher.values()]), strict=True))
-        members: dict[str, list[str]] = {}
+        units: dict[str, list[str]] = {}
         for name in self.fisher:
             unit = name.rpartition(".")[0] if self.settings.unit == "module" else name
-            members.setdefault(unit, []).append(name)
+            units.setdefault(unit, []).append(name)
         means = [
             torch.stack([sums[name] for name in names]).sum() / sum(self.adapted[name].numel() for name in names)
-            for names in members.values()
+            for names in units.values()
         ]
         weights: list[float] = fisher_weights(torch.stack(means).sqrt(), self.settings.tau).tolist()
         if not any(weights):
             self.note_in_words("all layers matter alike: nothing moves")
-        of_unit = zip(members.values(), weights, strict=True)
-        shares = {name: weight for names, weight in of_unit for name in names}
-        return {name: shares[name] for name in self.fisher}
+        return {name: weight for names, weight in zip(units.values(), weights, strict=True) for name in names}
 
     # ---------------------------------------------------------------- the update
 

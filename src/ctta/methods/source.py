@@ -18,12 +18,7 @@ class SourceSettings:
 
 
 @register(
-    "source",
-    paper="no adaptation",
-    year=0,
-    cost=1.0,
-    confidence="high",
-    presets={name: {} for name in BENCHMARKS},
+    "source", paper="no adaptation", year=0, cost=1.0, confidence="high", presets={name: {} for name in BENCHMARKS}
 )
 class Source(Method[SourceSettings]):
     """Adapt nothing; BatchNorm uses its source statistics."""

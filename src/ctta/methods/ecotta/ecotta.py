@@ -110,17 +110,17 @@ class Ecotta(SgdMemory[EcottaSettings]):
         regularised = s.lambda_r > 0 and not began_now
         losses: dict[str, Tensor] = {}
         if regularised and s.two_step:
-            self.watched_forward(x, "cut" if s.detach_parts else "through")
-            losses["drift"] = self.drift()
+            _, losses["drift"] = self.watched(x, "cut" if s.detach_parts else "through")
             self.descend(s.lambda_r * losses["drift"])
-        watch: Watch = "beside" if s.detach_parts else "through"
-        logits = self.watched_forward(x, watch if regularised and not s.two_step else "off")
+        if regularised and not s.two_step:
+            logits, drift = self.watched(x, "beside" if s.detach_parts else "through")
+        else:
+            logits, drift = self.forward(x), None
         margin = s.entropy_margin * math.log(logits.shape[1])
         entropy, kept = filtered_entropy(logits, margin)
-        losses["entropy"] = losses["total"] = entropy
-        if regularised and not s.two_step:
-            losses["drift"] = self.drift()
-            losses["total"] = entropy + s.lambda_r * losses["drift"]
+        losses |= {"entropy": entropy, "total": entropy}
+        if drift is not None:
+            losses |= {"total": entropy + s.lambda_r * drift, "drift": drift}
         self.descend(losses["total"])
         self.note_losses(losses, kept, margin)
         return logits
@@ -128,8 +128,8 @@ class Ecotta(SgdMemory[EcottaSettings]):
     def begin(self, x: Tensor) -> bool:
         """Have meta networks that are not warmed up begin as the identity on this batch, if it has a variance."""
         networks = self.networks
-        with torch.no_grad():
-            self.watched_forward(x, "measure")
+        with torch.no_grad(), watching(networks, "measure"):
+            self.forward(x)
         if any(len(network.measured) != 2 for network in networks):
             raise _part_left_out(self.model)
         enough = all(found.values > 1 for network in networks for found in network.measured)
@@ -139,19 +139,17 @@ class Ecotta(SgdMemory[EcottaSettings]):
             network.rest()
         return enough
 
-    def watched_forward(self, x: Tensor, watch: Watch) -> Tensor:
-        """Logits, while the meta networks watch."""
-        with watching(self.networks, watch):
-            return self.forward(x)
-
-    def drift(self) -> Tensor:
-        """Sum of R_k over the parts, from the last forward pass; they are forgotten."""
-        found = [network.drift for network in self.networks if network.drift is not None]
-        for network in self.networks:
+    def watched(self, x: Tensor, watch: Watch) -> tuple[Tensor, Tensor]:
+        """Logits, and the sum of R_k over the parts as the meta networks saw it meanwhile."""
+        networks = self.networks
+        with watching(networks, watch):
+            logits = self.forward(x)
+        drifts = [network.drift for network in networks if network.drift is not None]
+        for network in networks:
             network.rest()
-        if not found:
+        if not drifts:
             raise _part_left_out(self.model)
-        return torch.stack(found).sum()
+        return logits, torch.stack(drifts).sum()
 
     def descend(self, loss: Tensor) -> None:
         """Move the meta networks one step of sgd down a loss."""
@@ -185,8 +183,7 @@ class Ecotta(SgdMemory[EcottaSettings]):
         use_batch_statistics(networks)
 
     def _collect(self) -> dict[str, nn.Parameter]:
-        mine = {id(parameter) for network in self.networks for parameter in network.parameters()}
-        return {name: value for name, value in self.model.named_parameters() if id(value) in mine}
+        return {name: value for name, value in self.model.named_parameters() if NAME in name.split(".")}
 
 
 def _part_left_out(model: nn.Module) -> ModelError:
