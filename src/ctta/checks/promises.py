@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import tempfile
 from collections.abc import Callable
@@ -18,14 +19,19 @@ from ctta.checks.networks import CLASSES
 from ctta.errors import CttaError, UnsupportedModelError
 
 
+def must_refuse(call: Callable[[], object], kind: type[CttaError], what: str) -> None:
+    """Fail unless a call raises a typed error, with a sentence."""
+    try:
+        call()
+    except kind as error:
+        assert len(str(error).split()) > 5, f"{what}: the refusal should say what was expected and why"
+    else:
+        raise AssertionError(f"accepted {what}")
+
+
 def check_refusal(case: Case) -> None:
     """A network without what the method needs is refused at once, with a sentence."""
-    try:
-        case.adapter()
-    except UnsupportedModelError as error:
-        assert len(str(error).split()) > 5, "the refusal should say why, in a sentence"
-    else:
-        raise AssertionError(f"accepted a network without {sorted(case.entry.needs)}")
+    must_refuse(case.adapter, UnsupportedModelError, f"a network without {sorted(case.entry.needs)}")
 
 
 def check_logits(case: Case) -> None:
@@ -155,12 +161,7 @@ def check_input_guard(case: Case) -> None:
         before, last = snapshot(adapter), adapter.last
         for name, bad in bad_batches(stream[index]).items():
             for call in (adapter, adapter.predict):
-                try:
-                    call(bad)
-                except CttaError as error:
-                    assert len(str(error).split()) > 5, f"{name}: the refusal should say what was expected"
-                else:
-                    raise AssertionError(f"accepted a batch with {name}")
+                must_refuse(functools.partial(call, bad), CttaError, f"a batch with {name}")
             same_tensors(snapshot(adapter), before, f"state after a batch with {name}")
             assert adapter.last is last, f"the report changed after a batch with {name}"
         same_logits([adapter(stream[index])], [case.plain[index]], "a good batch after bad ones")
@@ -283,21 +284,10 @@ def check_moves(case: Case) -> None:
 
 
 CHECKS: dict[str, Callable[[Case], None]] = {
-    "logits": check_logits,
-    "reset": check_reset,
-    "save and load": check_save_and_load,
-    "state dict": check_state_dict,
-    "caller's model": check_callers_model,
-    "only declared moves": check_only_declared_moves,
-    "same seed": check_same_seed,
-    "predict": check_predict,
-    "grad modes": check_grad_modes,
-    "copies": check_copies,
-    "autocast": check_autocast,
-    "input guard": check_input_guard,
-    "batch sizes": check_batch_sizes,
-    "undo": check_undo,
-    "interruption": check_interruption,
-    "memory": check_memory,
-    "moves": check_moves,
-}
+    "logits": check_logits, "reset": check_reset, "save and load": check_save_and_load,
+    "state dict": check_state_dict, "caller's model": check_callers_model,
+    "only declared moves": check_only_declared_moves, "same seed": check_same_seed, "predict": check_predict,
+    "grad modes": check_grad_modes, "copies": check_copies, "autocast": check_autocast,
+    "input guard": check_input_guard, "batch sizes": check_batch_sizes, "undo": check_undo,
+    "interruption": check_interruption, "memory": check_memory, "moves": check_moves,
+}  # fmt: skip

@@ -71,13 +71,7 @@ PUBLISHED = {
     "cifar100-c": {"lr": 5e-5, "tau": 0.6},
     "imagenet-c": {"lr": 2e-4, "tau": 1.0},
 }
-LITERAL = {
-    "grad_leak": False,
-    "fim": "per-sample",
-    "unit": "module",
-    "adam_state": "persistent",
-    "lam_scale": "one",
-}
+PAPER = {"grad_leak": False, "fim": "per-sample", "unit": "module", "adam_state": "persistent", "lam_scale": "one"}
 
 
 @register(
@@ -93,7 +87,7 @@ LITERAL = {
         "embedded-long": {"lr": 5e-4, "tau": 1.0},
         **{f"palm-repo-{name}": {"variant": "palm-repo", **preset} for name, preset in PUBLISHED.items()},
     },
-    variants={"official": {}, "paper": LITERAL, "palm-repo": {"lam_scale": "classes-squared"}},
+    variants={"official": {}, "paper": PAPER, "palm-repo": {"lam_scale": "classes-squared"}},
 )
 class Law(AdamMemory[LawSettings]):
     """Weight each layer's learning rate by the Fisher information of its pseudo-labels."""
