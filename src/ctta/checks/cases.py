@@ -117,10 +117,3 @@ def same_tensors(one: Tensors, other: Tensors, why: str) -> None:
     assert one.keys() == other.keys(), f"{why}: {sorted(one.keys() ^ other.keys())[:3]}"
     for name, value in one.items():
         assert torch.equal(value, other[name]), f"{why}: {name} differs"
-
-
-def same_memory(one: Tensors, other: Tensors, why: str) -> None:
-    """Fail unless two sets of tensors come in one order and lie in memory alike: sums over them round the same."""
-    assert list(one) == list(other), f"{why}: tensors in another order"
-    for name, value in one.items():
-        assert value.stride() == other[name].stride(), f"{why}: {name} lies in memory in another way"

@@ -43,11 +43,8 @@ class Network:
     def stream(self, sizes: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
         """Batches of the given sizes, values in [0, 1], each darker or brighter than the one before."""
         generator = torch.Generator().manual_seed(seed)
-        batches = []
-        for index, size in enumerate(sizes):
-            x = torch.rand(size, *self.shape, generator=generator, dtype=torch.float64)
-            batches.append((x ** (0.5 + index % 3)).to(dtype))
-        return batches
+        drawn = [torch.rand(size, *self.shape, generator=generator, dtype=torch.float64) for size in sizes]
+        return [(x ** (0.5 + index % 3)).to(dtype) for index, x in enumerate(drawn)]
 
 
 @functools.cache

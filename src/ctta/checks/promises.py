@@ -14,7 +14,7 @@ from torch import Tensor
 
 import ctta
 from ctta._core.state import network_tensors
-from ctta.checks.cases import Case, run, same_logits, same_memory, same_tensors, snapshot
+from ctta.checks.cases import Case, run, same_logits, same_tensors, snapshot
 from ctta.checks.networks import CLASSES
 from ctta.errors import CttaError, UnsupportedModelError
 
@@ -62,8 +62,10 @@ def check_save_and_load(case: Case) -> None:
         path = Path(folder, "adapter.safetensors")
         adapter.save(path)
         twin = ctta.load(path, case.network.make())
-    for same in (same_tensors, same_memory):
-        same(snapshot(twin), snapshot(adapter), "state after load")
+    same_tensors(snapshot(twin), snapshot(adapter), "state after load")
+    # sums over tensors that come in another order, or lie in memory in another way, would round otherwise
+    laid = [[(key, value.stride()) for key, value in snapshot(one).items()] for one in (twin, adapter)]
+    assert laid[0] == laid[1], "state after load: tensors in another order or memory layout"
     same_logits(run(twin, rest), case.plain[2:], "stream after load")
     same_logits(run(adapter, rest), case.plain[2:], "stream after save")
     assert twin.last == adapter.last, "reports after load differ"
