@@ -148,8 +148,6 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
         with torch.no_grad():
             return self.forward(x)
 
-    # ---------------------------------------------------------------- views and networks
-
     def weak(self, x: Tensor) -> Tensor:
         """Return the weak view: each image or clip flipped or not; other data as they are."""
         if self.settings.weak_view == "none" or x.dim() not in (4, 5):
@@ -185,8 +183,6 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
             torch._foreach_mul_(behind, self.settings.ema)
             torch._foreach_add_(behind, ahead, alpha=1.0 - self.settings.ema)
 
-    # ---------------------------------------------------------------- pseudo-labels
-
     @torch.no_grad()
     def pseudo_labels(self, weak: Tensor) -> Tensor:
         """Classes of the weak view, N: its own prediction at first, then the vote of its neighbours."""
@@ -211,8 +207,6 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
         self.queue_label = labels.to(features.device)
         self.bank = features.new_zeros(s.bank_size, width)
         self.bank_vote = features.new_zeros(s.bank_size, classes)
-
-    # ---------------------------------------------------------------- the update
 
     def objective(self, features: Tensor, logits: Tensor, keys: Tensor, labels: Tensor) -> Tensor:
         """Classification, contrast and diversity of the query, weighted."""

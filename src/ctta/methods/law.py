@@ -4,11 +4,10 @@ Each batch first asks how much each tensor matters to the model's own answers: t
 pseudo-label loss is added to a running Fisher information, and its root mean square, scaled to [0, 1] over all
 tensors, becomes the tensor's share of the learning rate. One Adam step on entropy plus consistency follows.
 
-The paper, its official code and the copy in the PALM repository differ. `variant="official"` is the authors'
-code: the gradient of the update before is still there when the Fisher information is taken (`grad_leak`), the
-gradient is that of the batch mean (`fim`), and Adam is new for every batch, so that its step is a sign step.
-`variant="paper"` is the description read literally. `variant="palm-repo"` multiplies lambda by the number of
-classes twice, which is what the PALM repository's weights 0.1, 1.0 and 10.0 times C come to.
+`variant="official"` is the authors' code: the gradient of the update before leaks into the Fisher information,
+which is that of the batch mean, and Adam is new for every batch (a sign step). `variant="paper"` is their
+description read literally. `variant="palm-repo"` multiplies lambda by the number of classes twice, which is what
+the weights 0.1, 1.0 and 10.0 times C of the PALM repository come to.
 """
 
 from __future__ import annotations
@@ -105,8 +104,6 @@ class Law(AdamMemory[LawSettings]):
             self.update(logits, self.layer_weights(), x)
         return logits
 
-    # ---------------------------------------------------------------- how much each layer matters
-
     def update_fisher(self, logits: Tensor) -> None:
         """Add the squared gradient of the pseudo-label loss to what was gathered before."""
         s = self.settings
@@ -138,8 +135,6 @@ class Law(AdamMemory[LawSettings]):
         if not any(weights):
             self.note_in_words("all layers matter alike: nothing moves")
         return {name: weight for names, weight in zip(units.values(), weights, strict=True) for name in names}
-
-    # ---------------------------------------------------------------- the update
 
     def update(self, logits: Tensor, weights: dict[str, float], x: Tensor) -> None:
         """Move each tensor down the gradient of the objective at its own learning rate."""

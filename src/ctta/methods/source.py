@@ -13,14 +13,14 @@ BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "embedded")
 
 
 @dataclass(frozen=True)
-class SourceSettings:
-    """Source has nothing to set."""
+class NoSettings:
+    """There is nothing to set."""
 
 
 @register(
     "source", paper="no adaptation", year=0, cost=1.0, confidence="high", presets={name: {} for name in BENCHMARKS}
 )
-class Source(Method[SourceSettings]):
+class Source(Method[NoSettings]):
     """Adapt nothing; BatchNorm uses its source statistics."""
 
     statistics = "source"

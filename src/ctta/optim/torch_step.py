@@ -113,10 +113,13 @@ def torch_step(
     group = optimizer.param_groups[0]
     shared = optimizer.shared if isinstance(optimizer, Rule) else ()
     group.update({key: x for key, x in state.numbers.get(OF_ALL, {}).items() if key in shared})
+    # numbers as optimisers hold them: in their scalar dtype, the step count on the CPU
+    scalar = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
     for name, parameter in parameters.items():
         parameter.grad = gradients[name].clone()
-        before: dict[str, Any] = {key: tensor.clone() for key, tensor in state.tensors.get(name, {}).items()}
-        before |= {key: _scalar(key, x, parameter) for key, x in state.numbers.get(name, {}).items()}
+        before = {key: tensor.clone() for key, tensor in state.tensors.get(name, {}).items()}
+        for key, x in state.numbers.get(name, {}).items():
+            before[key] = torch.tensor(x, dtype=scalar, device="cpu" if key == "step" else parameter.device)
         if before:
             optimizer.state[parameter] = before
     with without_autocast(next(iter(parameters.values())).device.type):  # Adafactor multiplies matrices
@@ -140,9 +143,3 @@ def _kept(optimizer: Optimizer, parameters: Mapping[str, Tensor], before: Optimi
     if isinstance(optimizer, Rule) and optimizer.shared:
         numbers[OF_ALL] = {key: float(optimizer.param_groups[0][key]) for key in optimizer.shared}
     return OptimizerState(tensors, numbers)
-
-
-def _scalar(key: str, value: float, parameter: Tensor) -> Tensor:
-    """Return a number as optimisers hold it: in their scalar dtype, the step count on the CPU."""
-    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-    return torch.tensor(value, dtype=dtype, device="cpu" if key == "step" else parameter.device)

@@ -1,18 +1,13 @@
 """EcoTTA: memory-efficient CTTA via self-distilled regularisation (Song et al., CVPR 2023).
 
-The source network is frozen and split into K parts. Beside each stands a small meta network
-(meta_networks.py), and only these move: down the entropy of the sure samples, and down the distance
-R_k of each part's new output to what the frozen part gives. Before deployment they are warmed up on labelled
-source data (warmup.py, `ctta warmup ecotta`).
+The source network is frozen and split into K parts. Beside each stands a small meta network (meta_networks.py),
+and only these move: down the entropy of the sure samples, and down the distance R_k of each part's new output to
+what the frozen part gives. Before deployment they are warmed up on labelled source data (warmup.py).
 
 Confidence: medium. The authors released no code. `variant="community"` follows the re-implementation that others
 have run (two steps a batch, first on R_k part by part, then on entropy), `variant="paper"` the single objective of
-the paper; its lambda and the ImageNet learning rate are unverified.
-
-Without a warm-up file the method still runs: on the first batch every meta network is set so that it changes
-nothing on that batch, and learns from there. That is our own safe beginning, not the published method, and every
-report says so. Its ConvBlock begins as the constant 0.1, which BN_k takes off again: a block that begins at zero,
-behind its ReLU, would have no gradient and could never move.
+the paper; its lambda and the ImageNet learning rate are unverified. Without a warm-up every meta network begins as
+the identity on the first batch. That is our own safe beginning, not the published method: every report says so.
 """
 
 from __future__ import annotations

@@ -75,15 +75,9 @@ class WarmupSettings:
 
 
 class Warmup:
-    """Meta networks of one source model on their way to being warm. The model itself is copied, never touched.
+    """Meta networks of one source model on their way to being warm: `run`, then `save` for the setting `warmup`.
 
-    ::
-
-        warmup = Warmup(model, WarmupSettings())
-        for progress in warmup.run(images, labels):
-            print(progress.epoch, progress.loss)
-        warmup.save("meta.safetensors")
-        adapter = ctta.adapt(model, "ecotta", warmup="meta.safetensors")
+    The model itself is copied, never touched.
     """
 
     def __init__(self, model: nn.Module, settings: WarmupSettings) -> None:
