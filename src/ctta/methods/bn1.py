@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ctta._core.method import Method
 from ctta._core.registry import register
-from ctta.methods.source import BENCHMARKS, NoSettings
+from ctta.methods.source import BENCHMARKS, SourceSettings
 
 
 @register(
@@ -17,7 +17,7 @@ from ctta.methods.source import BENCHMARKS, NoSettings
     confidence="high",
     presets={name: {} for name in BENCHMARKS},
 )
-class Bn1(Method[NoSettings]):
+class Bn1(Method[SourceSettings]):
     """Normalise each batch with its own mean and variance; a model without BatchNorm is left as Source."""
 
     def step(self, x: Tensor) -> Tensor:

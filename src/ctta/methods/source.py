@@ -13,14 +13,14 @@ BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "embedded")
 
 
 @dataclass(frozen=True)
-class NoSettings:
-    """There is nothing to set."""
+class SourceSettings:
+    """There is nothing to set, here and in BN-1."""
 
 
 @register(
     "source", paper="no adaptation", year=0, cost=1.0, confidence="high", presets={name: {} for name in BENCHMARKS}
 )
-class Source(Method[NoSettings]):
+class Source(Method[SourceSettings]):
     """Adapt nothing; BatchNorm uses its source statistics."""
 
     statistics = "source"
