@@ -32,17 +32,15 @@ def check_method(
 
     Networks that do not meet the method's `needs` must be refused with an `UnsupportedModelError`.
     """
-    entry = find(method)
-    chosen = [NETWORKS[item] if isinstance(item, str) else item for item in networks or NETWORKS.values()]
-    broken, count = [], 0
-    for network in chosen:
-        case = Case(entry, network, settings)
+    entry, broken, count = find(method), [], 0
+    for item in networks or NETWORKS.values():
+        case = Case(entry, NETWORKS[item] if isinstance(item, str) else item, settings)
         for name in CHECKS if case.supported else ["refusal"]:
             count += 1
             try:
                 run_check(name, case)
             except Exception as error:  # noqa: BLE001 - whatever a method raises is a finding
-                broken.append(f"{name} on {network.name}: {type(error).__name__}: {error}")
+                broken.append(f"{name} on {case.network.name}: {type(error).__name__}: {error}")
     if broken:
         lines = "\n  ".join(broken)
         raise ConformanceError(f"{entry.name} breaks {len(broken)} of {count} promises:\n  {lines}")
@@ -51,7 +49,4 @@ def check_method(
 
 def run_check(name: str, case: Case) -> None:
     """Run one check; for a network the method does not support, only the refusal can be checked."""
-    if not case.supported:
-        check_refusal(case)
-    else:
-        CHECKS[name](case)
+    (CHECKS[name] if case.supported else check_refusal)(case)

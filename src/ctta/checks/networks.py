@@ -42,11 +42,8 @@ class Network:
     def stream(self, sizes: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
         """Batches of the given sizes, values in [0, 1], each darker or brighter than the one before."""
         generator = torch.Generator().manual_seed(seed)
-        batches = []
-        for index, size in enumerate(sizes):
-            x = torch.rand(size, *self.shape, generator=generator, dtype=torch.float64)
-            batches.append((x ** (0.5 + index % 3)).to(dtype))
-        return batches
+        drawn = [torch.rand(size, *self.shape, generator=generator, dtype=torch.float64) for size in sizes]
+        return [(x ** (0.5 + index % 3)).to(dtype) for index, x in enumerate(drawn)]
 
 
 @functools.cache
@@ -60,15 +57,12 @@ def _trained(network: Network) -> dict[str, Tensor]:
     return model.state_dict()
 
 
-def _stem(norm: Callable[[int], nn.Module], bias: bool = True) -> list[nn.Module]:
-    return [
-        nn.Conv2d(3, 8, 3, padding=1, bias=bias),
-        norm(8),
-        nn.ReLU(),
-        nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=bias),
-        norm(8),
-        nn.ReLU(),
-    ]
+def _conv(width_in: int, width: int, stride: int = 1, bias: bool = True) -> nn.Conv2d:
+    return nn.Conv2d(width_in, width, 3, stride, 1, bias=bias)
+
+
+def _stem(norm: Callable[[int], nn.Module] = nn.BatchNorm2d, bias: bool = True) -> list[nn.Module]:
+    return [_conv(3, 8, 1, bias), norm(8), nn.ReLU(), _conv(8, 8, 2, bias), norm(8), nn.ReLU()]
 
 
 def _head() -> list[nn.Module]:
@@ -80,12 +74,9 @@ class _Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(8)
-        self.conv1 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(8)
-        self.dropout = nn.Dropout(0.5)
-        self.fc = nn.Linear(8, CLASSES)
+        self.stem, self.bn1 = _conv(3, 8, bias=False), nn.BatchNorm2d(8)
+        self.conv1, self.bn2 = _conv(8, 8, bias=False), nn.BatchNorm2d(8)
+        self.dropout, self.fc = nn.Dropout(0.5), nn.Linear(8, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.bn1(self.stem(x)).relu()
@@ -98,10 +89,8 @@ class _Block(nn.Module):
 
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = _conv(width_in, width, stride, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = _conv(width, width, bias=False), nn.BatchNorm2d(width)
         self.dropout = nn.Dropout(0.2)
         self.shortcut = nn.Conv2d(width_in, width, 1, stride) if stride > 1 else nn.Identity()
 
@@ -115,8 +104,7 @@ class _ResNet(nn.Module):
 
     def __init__(self, stem: int, stride: int, *stages: list[tuple[int, int]]) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, stem, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(stem)
+        self.conv1, self.bn1 = _conv(3, stem, stride, bias=False), nn.BatchNorm2d(stem)
         self.depth, width = len(stages), stem
         for index, blocks in enumerate(stages):
             made = [_Block(before[0], *now) for before, now in itertools.pairwise([(width, 0), *blocks])]
@@ -136,9 +124,8 @@ class _Unused(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(*_stem(nn.BatchNorm2d), *_head())
-        self.spare = nn.Conv2d(3, 4, 1)
-        self.spare_norm = nn.BatchNorm2d(4)
+        self.body = nn.Sequential(*_stem(), *_head())
+        self.spare, self.spare_norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x)  # type: ignore[no-any-return]
@@ -151,8 +138,7 @@ class _Stateful(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(*_stem(nn.BatchNorm2d))
-        self.head = nn.Sequential(*_head())
+        self.body, self.head = nn.Sequential(*_stem()), nn.Sequential(*_head())
         self.register_buffer("level", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -166,12 +152,9 @@ class _Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.first = nn.Conv2d(8, 8, 3, padding=1)
-        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.stem, self.first, self.second = _conv(3, 8), _conv(8, 8), _conv(8, 8)
         self.second.weight = self.first.weight
-        self.norm = nn.BatchNorm2d(8)
-        self.fc = nn.Linear(8, CLASSES)
+        self.norm, self.fc = nn.BatchNorm2d(8), nn.Linear(8, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.first(self.stem(x))).relu()
@@ -187,8 +170,7 @@ class _Vit(nn.Module):
         self.patch = nn.Conv2d(3, 16, 4, stride=4)
         self.token = nn.Parameter(torch.zeros(1, 1, 16))
         self.position = nn.Parameter(torch.randn(1, 10, 16) * 0.02)
-        self.norm1 = nn.LayerNorm(16)
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.norm1, self.attention = nn.LayerNorm(16), nn.MultiheadAttention(16, 2, batch_first=True)
         self.norm2 = nn.LayerNorm(16)
         self.mlp = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
         self.fc = nn.Linear(16, CLASSES)
@@ -203,8 +185,8 @@ class _Vit(nn.Module):
 
 
 def _bn1d_head() -> nn.Module:
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)]
-    return nn.Sequential(*_stem(nn.BatchNorm2d), *head)
+    pooled, flat, linear = _head()
+    return nn.Sequential(*_stem(), pooled, flat, nn.BatchNorm1d(8), linear)
 
 
 def _bn3d() -> nn.Module:
@@ -212,44 +194,33 @@ def _bn3d() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(6, CLASSES))
 
 
-def _resnet() -> nn.Module:
-    return _ResNet(4, 1, [(4, 1), (4, 1)], [(6, 2)], [(8, 2)])
-
-
-def _wide() -> nn.Module:
-    """As many convolution weights as it takes to be computed in the fast layout, on maps of a few pixels."""
-    return _ResNet(64, 4, [(8, 2)], [(104, 2)])
-
-
-def _wrn() -> nn.Module:
-    """Stages `1.block1` to `1.block3`, behind a normalisation."""
-    return nn.Sequential(Normalise((0.5,) * 3, (0.25,) * 3), WideResNet(10, 1, CLASSES))
-
-
 def _mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 16), nn.ReLU(), nn.Linear(16, CLASSES))
 
 
-NETWORKS: dict[str, Network] = {
-    network.name: network
-    for network in (
-        Network("bn2d", lambda: nn.Sequential(*_stem(nn.BatchNorm2d, bias=False), *_head())),
-        Network("residual", _Residual),
-        Network("resnet", _resnet, meets=MODEL_NEEDS),
-        Network("wrn", _wrn, meets=MODEL_NEEDS),
-        Network("wide", _wide, meets=MODEL_NEEDS),
-        Network("bn1d-head", _bn1d_head),
-        Network("bn3d", _bn3d, shape=CLIP),
-        Network("groupnorm", lambda: nn.Sequential(*_stem(lambda c: nn.GroupNorm(2, c)), *_head())),
-        Network("vit", _Vit),
-        Network("unused", _Unused),
-        Network("tied", _Tied),
-        Network("stateful", _Stateful),
-        Network(
-            "no-norm",
-            lambda: nn.Sequential(*_stem(lambda _: nn.Identity()), *_head()),
-            meets=frozenset({"conv or norm layers", "linear classifier"}),
-        ),
-        Network("mlp", _mlp, meets=frozenset({"linear classifier"})),
-    )
-}
+def _wrn() -> nn.Module:
+    return nn.Sequential(Normalise((0.5,) * 3, (0.25,) * 3), WideResNet(10, 1, CLASSES))
+
+
+_ALL = (
+    Network("bn2d", lambda: nn.Sequential(*_stem(bias=False), *_head())),
+    Network("residual", _Residual),
+    Network("resnet", lambda: _ResNet(4, 1, [(4, 1), (4, 1)], [(6, 2)], [(8, 2)]), meets=MODEL_NEEDS),
+    Network("wrn", _wrn, meets=MODEL_NEEDS),  # stages `1.block1` to `1.block3`, behind a normalisation
+    # as many convolution weights as it takes to be computed in the fast layout, on maps of a few pixels
+    Network("wide", lambda: _ResNet(64, 4, [(8, 2)], [(104, 2)]), meets=MODEL_NEEDS),
+    Network("bn1d-head", _bn1d_head),
+    Network("bn3d", _bn3d, shape=CLIP),
+    Network("groupnorm", lambda: nn.Sequential(*_stem(lambda c: nn.GroupNorm(2, c)), *_head())),
+    Network("vit", _Vit),
+    Network("unused", _Unused),
+    Network("tied", _Tied),
+    Network("stateful", _Stateful),
+    Network(
+        "no-norm",
+        lambda: nn.Sequential(*_stem(lambda _: nn.Identity()), *_head()),
+        meets=LAYERS - {"norm layers"},
+    ),
+    Network("mlp", _mlp, meets=frozenset({"linear classifier"})),
+)
+NETWORKS: dict[str, Network] = {network.name: network for network in _ALL}

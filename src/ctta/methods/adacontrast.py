@@ -13,9 +13,9 @@ The bank is a ring of fixed size; the code this follows lets it grow past its si
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from torch.nn import functional as F
 from ctta._core.features import classifier_input, require_linear, watch_linear
 from ctta._core.kept import buffer, network, scalar
 from ctta._core.layers import training, wide
-from ctta._core.method import Method
 from ctta._core.moments import SgdMemory
 from ctta._core.precision import without_autocast
 from ctta._core.registry import register
@@ -71,16 +70,22 @@ class AdaContrastSettings:
     )
 
 
-class Encoded(NamedTuple):
-    """Features of unit length, N x D, and logits, N x classes."""
-
-    features: Tensor
-    logits: Tensor
-
-
-def nothing(_method: Method[Any]) -> Tensor:
-    """Return an empty tensor, for memories whose shape the first batch tells."""
-    return torch.empty(0)
+def fits(m: AdaContrast) -> bool:
+    """Tell whether queue and bank fit the settings, the model and each other."""
+    s, memories = m.settings, (m.queue, m.queue_label, m.bank, m.bank_vote)
+    counters = (m.queue_next, m.bank_next, m.bank_filled, m.seen)
+    if any(memory is None for memory in memories) or min(counters) < 0:
+        return False
+    if not any(len(memory) for memory in memories):
+        return not any(counters)
+    found = [(tuple(memory.shape), memory.dtype) for memory in memories]
+    wanted = []
+    for f in (layer for layer in m.model.modules() if isinstance(layer, nn.Linear)):
+        dtype, width, classes = wide(f.weight).dtype, f.in_features, f.out_features
+        queue = [((s.queue_size, width), dtype), ((s.queue_size,), torch.int64)]
+        wanted.append([*queue, ((s.bank_size, width), dtype), ((s.bank_size, classes), dtype)])
+    rows = m.queue_next < s.queue_size and m.bank_next < s.bank_size and m.bank_filled <= s.bank_size
+    return rows and found in wanted
 
 
 @register(
@@ -107,14 +112,14 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
 
     momentum_model: nn.Module = network(lambda m: m.copy_of_source(), "The momentum network.")
     queue: Tensor = buffer(
-        nothing,
-        "Past keys, queue_size x D, random before there were any.",
-        check=lambda m: m.memories_are_sound(),
+        lambda _: torch.empty(0), "Past keys, queue_size x D, random before there were any.", check=fits
     )
-    queue_label: Tensor = buffer(nothing, "Their pseudo-labels, queue_size.")
+    queue_label: Tensor = buffer(lambda _: torch.empty(0), "Their pseudo-labels, queue_size.")
     queue_next: int = scalar(0, "Row of the queue that is written next.")
-    bank: Tensor = buffer(nothing, "Past features of the momentum network, bank_size x D.")
-    bank_vote: Tensor = buffer(nothing, "Its predicted probabilities for them, bank_size x classes.")
+    bank: Tensor = buffer(lambda _: torch.empty(0), "Past features of the momentum network, bank_size x D.")
+    bank_vote: Tensor = buffer(
+        lambda _: torch.empty(0), "Its predicted probabilities for them, bank_size x classes."
+    )
     bank_next: int = scalar(0, "Row of the bank that is written next.")
     bank_filled: int = scalar(0, "Rows of the bank that hold features.")
     seen: int = scalar(0, "Images seen before the neighbours began to vote.")
@@ -125,22 +130,23 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
 
     def step(self, x: Tensor) -> Tensor:
         """Adapt to the batch, then predict it in eval mode."""
+        s = self.settings
         weak, query, key = self.weak(x), self.view(x), self.view(x)
         with self.train_mode(x.device):
             labels = self.pseudo_labels(weak)
             torch.clear_autocast_cache()  # weights cast without a graph
-            asked = self.encode(query, self.model)
+            features, logits = self.encode(query, self.model)
             self.follow()
             with torch.no_grad():
-                keys = self.encode(key, self.momentum_model).features
-            self.descend(self.gradients(self.objective(asked, keys, labels)))
+                keys, _ = self.encode(key, self.momentum_model)
+            gradients = self.gradients(self.objective(features, logits, keys, labels))
+            options = {"momentum": s.momentum, "weight_decay": s.weight_decay}
+            self.move(moved := self.sgd(gradients, s.lr, nesterov=s.nesterov, **options))
+            self.note_moved(moved, s.lr)
             with torch.no_grad():
-                self.extend_queue(keys, labels)
-                self.extend_bank(self.encode(weak, self.momentum_model))
+                self.remember(keys, labels, *self.encode(weak, self.momentum_model))
         with torch.no_grad():
             return self.forward(x)
-
-    # ---------------------------------------------------------------- views and networks
 
     def weak(self, x: Tensor) -> Tensor:
         """Return the weak view: each image or clip flipped or not; other data as they are."""
@@ -151,15 +157,13 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
     @contextmanager
     def train_mode(self, device: torch.device) -> Iterator[None]:
         """Train mode for both networks; what it makes random is seeded from the adapter's generator."""
-        if self.settings.train_mode == "batchnorm":
-            with training(self.model, self.momentum_model):
-                yield
-            return
-        with self.rng.lend(device), training(self.model, self.momentum_model, whole=True):
+        whole = self.settings.train_mode == "all"
+        lent = self.rng.lend(device) if whole else nullcontext()
+        with lent, training(self.model, self.momentum_model, whole=whole):
             yield
 
-    def encode(self, x: Tensor, model: nn.Module) -> Encoded:
-        """Features and logits of a view."""
+    def encode(self, x: Tensor, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Features of unit length, N x D, and logits of a view."""
         with watch_linear(model) as last:
             logits = self.forward(x, model)
         features = classifier_input(last, logits)
@@ -168,7 +172,7 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
                 f"Expected features of width {self.queue.shape[1]}, as from earlier batches, in front of the "
                 f"linear classifier, but {type(model).__name__} gave {features.shape[1]}: they are compared."
             )
-        return Encoded(F.normalize(features, dim=1), logits)
+        return F.normalize(features, dim=1), logits
 
     def follow(self) -> None:
         """Move the momentum network a little towards the model; BatchNorm statistics stay its own."""
@@ -178,8 +182,6 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
         with torch.no_grad():
             torch._foreach_mul_(behind, self.settings.ema)
             torch._foreach_add_(behind, ahead, alpha=1.0 - self.settings.ema)
-
-    # ---------------------------------------------------------------- pseudo-labels
 
     @torch.no_grad()
     def pseudo_labels(self, weak: Tensor) -> Tensor:
@@ -206,52 +208,20 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
         self.bank = features.new_zeros(s.bank_size, width)
         self.bank_vote = features.new_zeros(s.bank_size, classes)
 
-    def memories_are_sound(self) -> bool:
-        """Tell whether queue and bank fit the settings, the model and each other."""
-        s, memories = self.settings, (self.queue, self.queue_label, self.bank, self.bank_vote)
-        counters = (self.queue_next, self.bank_next, self.bank_filled, self.seen)
-        if any(memory is None for memory in memories) or min(counters) < 0:
-            return False
-        if not any(len(memory) for memory in memories):
-            return not any(counters)
-        layers = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)]
-        return (
-            self.queue_next < s.queue_size
-            and self.bank_next < s.bank_size
-            and self.bank_filled <= s.bank_size
-            and (self.queue_label.shape, self.queue_label.dtype) == ((s.queue_size,), torch.int64)
-            and any(
-                tuple(memory.shape for memory in (self.queue, self.bank, self.bank_vote))
-                == ((s.queue_size, f.in_features), (s.bank_size, f.in_features), (s.bank_size, f.out_features))
-                and {self.queue.dtype, self.bank.dtype, self.bank_vote.dtype} == {wide(f.weight).dtype}
-                for f in layers
-            )
-        )
-
-    # ---------------------------------------------------------------- the update
-
-    def objective(self, query: Encoded, keys: Tensor, labels: Tensor) -> Tensor:
-        """Classification, contrast and diversity, weighted."""
+    def objective(self, features: Tensor, logits: Tensor, keys: Tensor, labels: Tensor) -> Tensor:
+        """Classification, contrast and diversity of the query, weighted."""
         s = self.settings
         with without_autocast(labels.device.type):
-            terms = torch.stack(
-                [
-                    F.cross_entropy(query.logits, labels),
-                    info_nce(
-                        query.features,
-                        keys,
-                        wide(self.queue),
-                        temperature=s.temperature,
-                        masked=self.same_class(labels) if s.class_aware else None,
-                    ).mean(),
-                    diversity(query.logits),
-                ]
-            )
-            weights = terms.new_tensor([s.classification_weight, s.contrast_weight, s.diversity_weight])
-            total = terms @ weights
-        self.note_losses(
-            dict(zip(("classification", "contrast", "diversity"), terms, strict=True)) | {"total": total}
-        )
+            masked = self.same_class(labels) if s.class_aware else None
+            contrast = info_nce(features, keys, wide(self.queue), temperature=s.temperature, masked=masked)
+            losses = {
+                "classification": F.cross_entropy(logits, labels),
+                "contrast": contrast.mean(),
+                "diversity": diversity(logits),
+            }
+            terms = torch.stack([*losses.values()])
+            total = terms @ terms.new_tensor([s.classification_weight, s.contrast_weight, s.diversity_weight])
+        self.note_losses(losses | {"total": total})
         return total
 
     def same_class(self, labels: Tensor) -> Tensor:
@@ -262,25 +232,13 @@ class AdaContrast(SgdMemory[AdaContrastSettings]):
             write_ring(theirs, labels, self.queue_next)
         return labels[:, None] == theirs
 
-    def descend(self, gradients: dict[str, Tensor]) -> None:
-        """Move every tensor that has a gradient."""
-        s = self.settings
-        moved = self.sgd(gradients, s.lr, momentum=s.momentum, nesterov=s.nesterov, weight_decay=s.weight_decay)
-        self.move(moved)
-        self.note_moved(moved, s.lr)
-
-    # ---------------------------------------------------------------- what is remembered
-
-    def extend_queue(self, keys: Tensor, labels: Tensor) -> None:
-        """Put keys and their pseudo-labels in place of the oldest."""
+    def remember(self, keys: Tensor, labels: Tensor, features: Tensor, logits: Tensor) -> None:
+        """Put keys and pseudo-labels, features and probabilities in the place of the oldest."""
         write_ring(self.queue, keys, self.queue_next)
         self.queue_next = write_ring(self.queue_label, labels, self.queue_next)
-
-    def extend_bank(self, weak: Encoded) -> None:
-        """Put features and probabilities behind those in the bank, or in place of the oldest."""
-        write_ring(self.bank, weak.features, self.bank_next)
-        self.bank_next = write_ring(self.bank_vote, weak.logits.softmax(1), self.bank_next)
-        self.bank_filled = min(self.bank_filled + len(weak.features), len(self.bank))
+        write_ring(self.bank, features, self.bank_next)
+        self.bank_next = write_ring(self.bank_vote, logits.softmax(1), self.bank_next)
+        self.bank_filled = min(self.bank_filled + len(features), len(self.bank))
 
 
 def write_ring(ring: Tensor, rows: Tensor, start: int) -> int:
@@ -291,9 +249,6 @@ def write_ring(ring: Tensor, rows: Tensor, start: int) -> int:
     (1, tensor([3., 0., 1., 2.]))
     """
     size, end = len(ring), start + len(rows)
-    rows = rows[-size:]  # of more rows than the ring holds, the last ones stay
-    start = (end - len(rows)) % size
-    first = min(len(rows), size - start)
-    ring[start : start + first] = rows[:first]
-    ring[: len(rows) - first] = rows[first:]
+    places = torch.arange(start, end, device=ring.device)[-size:] % size
+    ring[places] = rows[-size:]  # of more rows than the ring holds, the last ones stay
     return end % size

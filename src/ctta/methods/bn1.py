@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from ctta._core.method import Method
 from ctta._core.registry import register
-from ctta.methods.source import BENCHMARKS
-
-
-@dataclass(frozen=True)
-class Bn1Settings:
-    """BN-1 has nothing to set."""
+from ctta.methods.source import BENCHMARKS, SourceSettings
 
 
 @register(
@@ -24,7 +17,7 @@ class Bn1Settings:
     confidence="high",
     presets={name: {} for name in BENCHMARKS},
 )
-class Bn1(Method[Bn1Settings]):
+class Bn1(Method[SourceSettings]):
     """Normalise each batch with its own mean and variance; a model without BatchNorm is left as Source."""
 
     def step(self, x: Tensor) -> Tensor:

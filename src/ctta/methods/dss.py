@@ -56,22 +56,17 @@ class Dss(MeanTeacher[DssSettings]):
 
     def objective(self, logits: Tensor, target: Tensor) -> Tensor:
         """Positive learning on samples of high quality plus weighted negative learning on all."""
-        s = self.settings
+        s, classes = self.settings, target.shape[1]
         probabilities = target.softmax(1)
         confidence = probabilities.amax(1)
-        high = confidence >= self.update_threshold(confidence, target.shape[1])
+        before = 1.0 / classes if self.tau is None else self.tau
+        self.tau = s.tau_momentum * before + (1.0 - s.tau_momentum) * confidence.mean().item()
+        high = confidence >= self.tau
         positive = torch.where(high, self.agreement(logits, target), 0.0).mean()
-        ruled_out = complementary_classes(probabilities, 1.0 / target.shape[1] if s.neg is None else s.neg)
+        ruled_out = complementary_classes(probabilities, 1.0 / classes if s.neg is None else s.neg)
         negative = (torch.where(high, s.nl_high, 1.0) * negative_learning(logits, ruled_out)).mean()
         total = positive + s.lam_n * negative
         self.note_losses({"positive": positive, "negative": negative, "total": total})
         self.note(kept=high.sum())
         self.note_in_words(f"confidence threshold {self.tau:.4f}")
         return total
-
-    def update_threshold(self, confidence: Tensor, classes: int) -> float:
-        """Let the threshold follow the mean confidence of the batch; return it."""
-        before = 1.0 / classes if self.tau is None else self.tau
-        m = self.settings.tau_momentum
-        self.tau = m * before + (1.0 - m) * confidence.mean().item()
-        return self.tau

@@ -4,11 +4,10 @@ Each batch first asks how much each tensor matters to the model's own answers: t
 pseudo-label loss is added to a running Fisher information, and its root mean square, scaled to [0, 1] over all
 tensors, becomes the tensor's share of the learning rate. One Adam step on entropy plus consistency follows.
 
-The paper, its official code and the copy in the PALM repository differ. `variant="official"` is the authors'
-code: the gradient of the update before is still there when the Fisher information is taken (`grad_leak`), the
-gradient is that of the batch mean (`fim`), and Adam is new for every batch, so that its step is a sign step.
-`variant="paper"` is the description read literally. `variant="palm-repo"` multiplies lambda by the number of
-classes twice, which is what the PALM repository's weights 0.1, 1.0 and 10.0 times C come to.
+`variant="official"` is the authors' code: the gradient of the update before leaks into the Fisher information,
+which is that of the batch mean, and Adam is new for every batch (a sign step). `variant="paper"` is their
+description read literally. `variant="palm-repo"` multiplies lambda by the number of classes twice, which is what
+the weights 0.1, 1.0 and 10.0 times C of the PALM repository come to.
 """
 
 from __future__ import annotations
@@ -66,9 +65,12 @@ class LawSettings:
     steps: int = setting(1, "Repetitions of the whole procedure per batch.", low=1)
 
 
-CIFAR10 = {"lr": 1e-3, "tau": 1.0}
-CIFAR100 = {"lr": 5e-5, "tau": 0.6}
-IMAGENET = {"lr": 2e-4, "tau": 1.0}
+PUBLISHED = {
+    "cifar10-c": {"lr": 1e-3, "tau": 1.0},
+    "cifar100-c": {"lr": 5e-5, "tau": 0.6},
+    "imagenet-c": {"lr": 2e-4, "tau": 1.0},
+}
+PAPER = {"grad_leak": False, "fim": "per-sample", "unit": "module", "adam_state": "persistent", "lam_scale": "one"}
 
 
 @register(
@@ -79,26 +81,12 @@ IMAGENET = {"lr": 2e-4, "tau": 1.0}
     cost=8.0,
     confidence="high",
     presets={
-        "cifar10-c": CIFAR10,
-        "cifar100-c": CIFAR100,
-        "imagenet-c": IMAGENET,
+        **PUBLISHED,
         "embedded": {"lr": 1e-3, "tau": 1.0},
         "embedded-long": {"lr": 5e-4, "tau": 1.0},
-        "palm-repo-cifar10-c": {"variant": "palm-repo", **CIFAR10},
-        "palm-repo-cifar100-c": {"variant": "palm-repo", **CIFAR100},
-        "palm-repo-imagenet-c": {"variant": "palm-repo", **IMAGENET},
+        **{f"palm-repo-{name}": {"variant": "palm-repo", **preset} for name, preset in PUBLISHED.items()},
     },
-    variants={
-        "official": {},
-        "paper": {
-            "grad_leak": False,
-            "fim": "per-sample",
-            "unit": "module",
-            "adam_state": "persistent",
-            "lam_scale": "one",
-        },
-        "palm-repo": {"lam_scale": "classes-squared"},
-    },
+    variants={"official": {}, "paper": PAPER, "palm-repo": {"lam_scale": "classes-squared"}},
 )
 class Law(AdamMemory[LawSettings]):
     """Weight each layer's learning rate by the Fisher information of its pseudo-labels."""
@@ -115,8 +103,6 @@ class Law(AdamMemory[LawSettings]):
             self.update_fisher(logits)
             self.update(logits, self.layer_weights(), x)
         return logits
-
-    # ---------------------------------------------------------------- how much each layer matters
 
     def update_fisher(self, logits: Tensor) -> None:
         """Add the squared gradient of the pseudo-label loss to what was gathered before."""
@@ -137,22 +123,18 @@ class Law(AdamMemory[LawSettings]):
     def layer_weights(self) -> dict[str, float]:
         """Share of the learning rate for each tensor the model uses, from 0 to just under 1."""
         sums = dict(zip(self.fisher, torch.stack([g.sum() for g in self.fisher.values()]), strict=True))
-        members: dict[str, list[str]] = {}
+        units: dict[str, list[str]] = {}
         for name in self.fisher:
             unit = name.rpartition(".")[0] if self.settings.unit == "module" else name
-            members.setdefault(unit, []).append(name)
+            units.setdefault(unit, []).append(name)
         means = [
             torch.stack([sums[name] for name in names]).sum() / sum(self.adapted[name].numel() for name in names)
-            for names in members.values()
+            for names in units.values()
         ]
         weights: list[float] = fisher_weights(torch.stack(means).sqrt(), self.settings.tau).tolist()
         if not any(weights):
             self.note_in_words("all layers matter alike: nothing moves")
-        of_unit = zip(members.values(), weights, strict=True)
-        shares = {name: weight for names, weight in of_unit for name in names}
-        return {name: shares[name] for name in self.fisher}
-
-    # ---------------------------------------------------------------- the update
+        return {name: weight for names, weight in zip(units.values(), weights, strict=True) for name in names}
 
     def update(self, logits: Tensor, weights: dict[str, float], x: Tensor) -> None:
         """Move each tensor down the gradient of the objective at its own learning rate."""

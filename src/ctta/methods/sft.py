@@ -58,6 +58,9 @@ class SftSettings(DescentSettings):
     )
 
 
+ORIGINAL = {"scope": "stem-and-first-stage", "optimizer": "adam", "weight_decay": 1e-4, "bn_mode": "source"}
+
+
 @register(
     "sft",
     paper="Surgical Fine-Tuning Improves Adaptation to Distribution Shifts",
@@ -72,15 +75,7 @@ class SftSettings(DescentSettings):
         "embedded": {"lr": 2e-2},
         "embedded-long": {"lr": 1e-2},
     },
-    variants={
-        "palm-repo": {},
-        "original": {
-            "scope": "stem-and-first-stage",
-            "optimizer": "adam",
-            "weight_decay": 1e-4,
-            "bn_mode": "source",
-        },
-    },
+    variants={"palm-repo": {}, "original": ORIGINAL},
 )
 class Sft(Descent[SftSettings]):
     """Fine-tune the first stage on the entropy of sure samples and consistency with an augmented view."""
@@ -99,17 +94,17 @@ class Sft(Descent[SftSettings]):
 
     def objective(self, logits: Tensor, view: Tensor | None) -> Tensor:
         """Entropy of the samples below the margin, plus weighted consistency; notes both."""
-        s = self.settings
-        classes = logits.shape[1]
+        s, classes = self.settings, logits.shape[1]
         margin = s.entropy_margin * (math.log(classes) if s.margin_unit == "log-classes" else 1.0)
         entropy, kept = filtered_entropy(logits, margin)
-        losses = {"entropy": entropy, "total": entropy}
+        losses, total = {"entropy": entropy}, entropy
         if view is not None:
-            agreement = consistency(logits, view)
-            weight = s.lam * classes if s.consistency_scale == "classes" else s.lam
-            losses = {"entropy": entropy, "consistency": agreement, "total": entropy + weight * agreement}
-        self.note_losses(losses, kept, margin)
-        return losses["total"]
+            losses["consistency"] = consistency(logits, view)
+            total = (
+                entropy + (s.lam * classes if s.consistency_scale == "classes" else s.lam) * losses["consistency"]
+            )
+        self.note_losses(losses | {"total": total}, kept, margin)
+        return total
 
     @contextlib.contextmanager
     def layers_in_mode(self, device: torch.device) -> Iterator[None]:
@@ -133,14 +128,11 @@ class Sft(Descent[SftSettings]):
     def _collect(self) -> dict[str, nn.Parameter]:
         """Convolution and norm parameters of the first stage, with the stem's where the scope says so."""
         found = find_stages(self.model, self.settings.stages)
-        wanted = {found.stages[0].name}
-        if self.settings.scope == "stem-and-first-stage":
-            wanted.add(STEM)
-        layers = collect(self.model, "conv-norm")
-        adapted = {name: value for name, value in layers.items() if found.block_of(name).stage in wanted}
-        if not adapted:
-            raise UnsupportedModelError(
-                f"SFT adapts the convolution and norm layers of the first stage, and {found.stages[0].name} of "
-                f"{type(self.model).__name__} has none: name another with `stages=`."
-            )
-        return adapted
+        wanted = {found.stages[0].name, *([STEM] if self.settings.scope == "stem-and-first-stage" else [])}
+        layers = collect(self.model, "conv-norm").items()
+        if adapted := {name: value for name, value in layers if found.block_of(name).stage in wanted}:
+            return adapted
+        raise UnsupportedModelError(
+            f"SFT adapts the convolution and norm layers of the first stage, and {found.stages[0].name} of "
+            f"{type(self.model).__name__} has none: name another with `stages=`."
+        )

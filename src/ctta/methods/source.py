@@ -14,16 +14,11 @@ BENCHMARKS = ("cifar10-c", "cifar100-c", "imagenet-c", "embedded")
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """Source has nothing to set."""
+    """There is nothing to set, here and in BN-1."""
 
 
 @register(
-    "source",
-    paper="no adaptation",
-    year=0,
-    cost=1.0,
-    confidence="high",
-    presets={name: {} for name in BENCHMARKS},
+    "source", paper="no adaptation", year=0, cost=1.0, confidence="high", presets={name: {} for name in BENCHMARKS}
 )
 class Source(Method[SourceSettings]):
     """Adapt nothing; BatchNorm uses its source statistics."""

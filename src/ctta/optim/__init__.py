@@ -5,11 +5,10 @@ element (Eq. 7-8 of PALM), which torch.optim.Adam does not. `sign_step` is the f
 """
 
 from ctta.optim.adafactor import Adafactor
-from ctta.optim.adam import AdamState, adam
 from ctta.optim.autolr import depth_factors
+from ctta.optim.descent import AdamState, adam, sgd
 from ctta.optim.lars import Lars
 from ctta.optim.prodigy import Prodigy
-from ctta.optim.sgd import sgd
 from ctta.optim.sign import sign_step
 from ctta.optim.torch_step import (
     OptimizerState,

@@ -8,11 +8,12 @@ rate is a cap on the relative step, is `torch:Adafactor`.
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ctta.optim.base import Rule, Values
+from ctta.optim.base import Rule
 
 
 class Adafactor(Rule):
@@ -28,27 +29,18 @@ class Adafactor(Rule):
     tensor([ 0.9900, -1.0100])
     """
 
-    def __init__(
-        self,
-        params: Values,
-        lr: float | None = None,
-        weight_decay: float = 0.0,
-        scale_parameter: bool = True,
-        warmup_init: bool = False,
-        clip: float = 1.0,
-        decay: float = -0.8,
-        eps: tuple[float, float] = (1e-30, 1e-3),
-    ) -> None:
-        options = {"lr": lr, "weight_decay": weight_decay, "clip": clip, "decay": decay, "eps": eps}
-        super().__init__(params, {**options, "scale_parameter": scale_parameter, "warmup_init": warmup_init})
+    options: ClassVar[dict[str, Any]] = {
+        "lr": None, "weight_decay": 0.0, "scale_parameter": True, "warmup_init": False, "clip": 1.0,
+        "decay": -0.8, "eps": (1e-30, 1e-3),
+    }  # fmt: skip
 
     def move(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         """Move one tensor; returns the rate."""
         group, state = self.param_groups[0], self.state[parameter]
         state["step"] = step = int(state.get("step", 0)) + 1
         rate = self.rate(parameter, step)
-        inverse = self.inverse(state, gradient * gradient + group["eps"][0], math.pow(step, group["decay"]))
-        update = inverse * gradient
+        squared = gradient * gradient + group["eps"][0]
+        update = self.inverse(state, squared, math.pow(step, group["decay"])) * gradient
         if group["weight_decay"]:
             parameter.mul_(1 - group["weight_decay"] * rate)
         parameter.sub_(rate * update / (_rms(update) / group["clip"]).clamp(min=1.0))
@@ -59,9 +51,8 @@ class Adafactor(Rule):
         group = self.param_groups[0]
         relative = min(1e-6 * step if group["warmup_init"] else 1e-2, 1 / math.sqrt(step))
         rate = relative if group["lr"] is None else group["lr"]
-        if not group["scale_parameter"]:
-            return parameter.new_full((), rate)
-        return rate * _rms(parameter).clamp(min=group["eps"][1])
+        scale = _rms(parameter).clamp(min=group["eps"][1]) if group["scale_parameter"] else parameter.new_ones(())
+        return rate * scale
 
     def inverse(self, state: dict[str, Tensor], squared: Tensor, weight: float) -> Tensor:
         """One over the root of the second moment, once the squared gradient had its weight in it.
@@ -69,14 +60,13 @@ class Adafactor(Rule):
         With two dimensions or more, `square` holds the means over the last dimension (n x 1) and `columns` those
         over the one before it (1 x m); else `square` is the moment itself.
         """
-        if squared.dim() < 2:
-            state["square"] = torch.lerp(state.get("square", torch.zeros_like(squared)), squared, weight)
-            return state["square"].rsqrt()
-        for key, found in (
-            ("square", squared.mean(-1, keepdim=True)),
-            ("columns", squared.mean(-2, keepdim=True)),
-        ):
+        moments = {"square": squared}
+        if squared.dim() > 1:
+            moments = {"square": squared.mean(-1, keepdim=True), "columns": squared.mean(-2, keepdim=True)}
+        for key, found in moments.items():
             state[key] = torch.lerp(state.get(key, torch.zeros_like(found)), found, weight)
+        if squared.dim() < 2:
+            return state["square"].rsqrt()
         # two roots and their product: the product of the moments may be too small for float32
         rows = (state["square"] / state["square"].mean(-2, keepdim=True)).rsqrt()
         return rows * state["columns"].rsqrt()

@@ -39,8 +39,7 @@ def depth_factors(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> 
     for names, (step, weight) in zip(layers.values(), torch.stack(sums).tolist() if sums else [], strict=True):
         size = sum(before[name].numel() for name in names)
         found.append(math.sqrt(step / size) / max(SMALLEST, math.sqrt(weight / size)))
-    moving = [change for change in found if change > 0]
-    wanted = iter(increasing(moving))
+    wanted = iter(increasing([change for change in found if change > 0]))
     factors = [next(wanted) / change if change > 0 else 1.0 for change in found]
     return {name: factor for names, factor in zip(layers.values(), factors, strict=True) for name in names}
 

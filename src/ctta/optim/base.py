@@ -10,17 +10,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-Values = Iterable[Tensor]
-
 
 class Rule(Optimizer):
     """An optimiser of one group that also tells the learning rate each tensor had (`rates`, in their order)."""
 
+    options: ClassVar[dict[str, Any]] = {}
+    """What can be given by name, and what it is otherwise."""
     shared: ClassVar[tuple[str, ...]] = ()
     """Entries of the group that are state: numbers that belong to all tensors together."""
 
-    def __init__(self, params: Values, options: dict[str, Any]) -> None:
-        super().__init__(params, options)
+    def __init__(self, params: Iterable[Tensor], **given: Any) -> None:
+        unknown = given.keys() - self.options.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self.options)}, but got {sorted(unknown)}.")
+        super().__init__(params, {**self.options, **given})
         self.rates: list[Tensor | float] = []
 
     @torch.no_grad()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 
-from ctta.optim.base import Rule, Values
+from ctta.optim.base import Rule
 
 
 class Lars(Rule):
@@ -22,18 +24,9 @@ class Lars(Rule):
     tensor([3.0000, 3.9950])
     """
 
-    def __init__(
-        self,
-        params: Values,
-        lr: float = 1e-3,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        trust: float = 1e-3,
-        skip_1d: bool = False,
-        eps: float = 1e-9,
-    ) -> None:
-        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "trust": trust, "skip_1d": skip_1d, "eps": eps})
+    options: ClassVar[dict[str, Any]] = {
+        "lr": 1e-3, "momentum": 0.9, "weight_decay": 0.0, "trust": 1e-3, "skip_1d": False, "eps": 1e-9,
+    }  # fmt: skip
 
     def move(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         """Move one tensor; returns the rate."""

@@ -7,11 +7,12 @@ rate, which is meant to stay at 1. So all tensors take a step together, unlike i
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ctta.optim.base import Rule, Values
+from ctta.optim.base import Rule
 
 
 class Prodigy(Rule):
@@ -28,42 +29,29 @@ class Prodigy(Rule):
     tensor([3.1623, 3.1623], dtype=torch.float64)
     """
 
+    options: ClassVar[dict[str, Any]] = {
+        "lr": 1.0, "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "beta3": None, "d0": 1e-6, "d_coef": 1.0,
+        "growth_rate": math.inf, "decoupled": True, "bias_correction": False, "eps": 1e-8,
+    }  # fmt: skip
     shared = ("d", "largest", "numerator", "steps")
-
-    def __init__(
-        self,
-        params: Values,
-        lr: float = 1.0,
-        weight_decay: float = 0.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        beta3: float | None = None,
-        d0: float = 1e-6,
-        d_coef: float = 1.0,
-        growth_rate: float = math.inf,
-        decoupled: bool = True,
-        bias_correction: bool = False,
-        eps: float = 1e-8,
-    ) -> None:
-        options = {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2, "d0": d0, "eps": eps}
-        options |= {"beta3": math.sqrt(beta2) if beta3 is None else beta3, "d_coef": d_coef}
-        options |= {"growth_rate": growth_rate, "decoupled": decoupled, "bias_correction": bias_correction}
-        super().__init__(params, {**options, "d": d0, "largest": d0, "numerator": 0.0, "steps": 0.0})
 
     def move_all(self, parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor | float]:
         """Sum up what all tensors tell of the distance, estimate it, and move them."""
         g = self.param_groups[0]
+        for key, value in {"d": g["d0"], "largest": g["d0"], "numerator": 0.0, "steps": 0.0}.items():
+            g.setdefault(key, value)
+        if g["beta3"] is None:
+            g["beta3"] = math.sqrt(g["beta2"])
         rate = g["d"] * g["lr"]
         if g["bias_correction"]:
             rate *= math.sqrt(1 - g["beta2"] ** (g["steps"] + 1)) / (1 - g["beta1"] ** (g["steps"] + 1))
         sums = [self.gather(*pair, rate) for pair in zip(parameters, gradients, strict=True)]
         gains, travels = torch.stack(sums, 1).tolist() if sums else ([], [])
-        travelled = math.fsum(travels)
         g["numerator"] = g["beta3"] * g["numerator"] + g["d"] / g["d0"] * rate * math.fsum(gains)
         used: list[Tensor | float] = [g["d"] * g["lr"]] * len(parameters)
-        if travelled == 0:
+        if not any(travels):
             return used
-        estimate = g["d_coef"] * g["numerator"] / travelled
+        estimate = g["d_coef"] * g["numerator"] / math.fsum(travels)
         g["largest"] = max(g["largest"], estimate)
         g["d"] = min(g["largest"], (max(g["d"], estimate) if g["d"] == g["d0"] else g["d"]) * g["growth_rate"])
         g["steps"] += 1

@@ -24,8 +24,6 @@ REFUSED = {
     "LBFGS": "evaluates the loss several times a step, which needs a closure",
     "SparseAdam": "takes sparse gradients only",
 }
-
-
 OF_ALL = ""
 """The key under which numbers stand that belong to no tensor alone."""
 
@@ -53,32 +51,29 @@ def find_optimizer(name: str, *, beside: Sequence[str] = ()) -> type[Optimizer]:
     >>> find_optimizer("torch:RMSprop")
     <class 'torch.optim.rmsprop.RMSprop'>
     """
-    if name.startswith(TORCH):
-        return torch_optimizer(name.removeprefix(TORCH))
+    if not name.startswith(TORCH) and name not in OURS:
+        known = [*beside, *OURS]
+        raise SettingError(
+            f"There is no `lr_scheme` {name!r}.{suggestion(name, known)} "
+            f'Known: {", ".join(known)}, and "torch:NAME" for a class of torch.optim.'
+        )
     if name in OURS:
         return OURS[name]
-    known = [*beside, *OURS]
-    raise SettingError(
-        f"There is no `lr_scheme` {name!r}.{suggestion(name, known)} "
-        f'Known: {", ".join(known)}, and "torch:NAME" for a class of torch.optim.'
-    )
-
-
-def torch_optimizer(name: str) -> type[Optimizer]:
-    """Return a class of torch.optim by name; one that cannot be used here is refused."""
-    known: dict[str, type[Optimizer]] = {k: kind for k, kind in vars(torch.optim).items() if _is_optimizer(kind)}
+    name = name.removeprefix(TORCH)
+    kinds = {key: kind for key, kind in vars(torch.optim).items() if isinstance(kind, type) and key not in REFUSED}
+    known = [key for key, kind in kinds.items() if issubclass(kind, Optimizer) and kind is not Optimizer]
     if name in REFUSED:
         raise SettingError(f"torch.optim.{name} {REFUSED[name]}: choose another one of {', '.join(known)}.")
     if name not in known:
         hint = suggestion(name, known)
         raise SettingError(f"torch.optim has no optimiser `{name}`.{hint} Known: {', '.join(known)}.")
-    return known[name]
+    return kinds[name]
 
 
 def optimizer_options(kind: type[Optimizer], lr: float | None, weight_decay: float) -> dict[str, float]:
     """Arguments for an optimiser: `lr` None is its own default, `weight_decay` is passed where it takes one."""
     options = {} if lr is None else {"lr": lr}
-    if "weight_decay" in inspect.signature(kind).parameters:
+    if issubclass(kind, Rule) or "weight_decay" in inspect.signature(kind).parameters:
         options["weight_decay"] = weight_decay
     elif weight_decay:
         raise SettingError(f"{kind.__name__} has no weight decay: leave `weight_decay` at 0.")
@@ -89,7 +84,8 @@ def require_takes(kind: type[Optimizer], options: Mapping[str, Any], shapes: Map
     """Refuse an optimiser that does not take these options or tensors of these shapes (Muon: matrices only)."""
     for name, shape in shapes.items():
         try:
-            _build(kind, [nn.Parameter(torch.empty(shape, device="meta"))], options)
+            build: Any = kind
+            build([nn.Parameter(torch.empty(shape, device="meta"))], **options)
         except ValueError as error:
             raise SettingError(
                 f"{kind.__name__} refuses {name} of shape {tuple(shape)} with {dict(options)}: {error}"
@@ -112,14 +108,18 @@ def torch_step(
     parameters = {name: nn.Parameter(values[name].clone()) for name in gradients}
     if not parameters:
         return Outcome({}, {}, state)
-    optimizer = _build(kind, list(parameters.values()), options)
+    build: Any = kind
+    optimizer: Optimizer = build(list(parameters.values()), **options)
     group = optimizer.param_groups[0]
     shared = optimizer.shared if isinstance(optimizer, Rule) else ()
     group.update({key: x for key, x in state.numbers.get(OF_ALL, {}).items() if key in shared})
+    # numbers as optimisers hold them: in their scalar dtype, the step count on the CPU
+    scalar = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
     for name, parameter in parameters.items():
         parameter.grad = gradients[name].clone()
-        before: dict[str, Any] = {key: tensor.clone() for key, tensor in state.tensors.get(name, {}).items()}
-        before |= {key: _scalar(key, x, parameter) for key, x in state.numbers.get(name, {}).items()}
+        before = {key: tensor.clone() for key, tensor in state.tensors.get(name, {}).items()}
+        for key, x in state.numbers.get(name, {}).items():
+            before[key] = torch.tensor(x, dtype=scalar, device="cpu" if key == "step" else parameter.device)
         if before:
             optimizer.state[parameter] = before
     with without_autocast(next(iter(parameters.values())).device.type):  # Adafactor multiplies matrices
@@ -132,37 +132,14 @@ def torch_step(
 def _kept(optimizer: Optimizer, parameters: Mapping[str, Tensor], before: OptimizerState) -> OptimizerState:
     """What an optimiser keeps after a step, with what was known of tensors that took no part in it."""
     tensors, numbers = dict(before.tensors), dict(before.numbers)
-    for name, parameter in parameters.items():
-        kept = {key: value for key, value in optimizer.state[parameter].items() if value is not None}
-        tensors[name] = {key: value for key, value in kept.items() if _as_parameter(key, value, parameter)}
+    for name, p in parameters.items():
+        kept = {key: value for key, value in optimizer.state[p].items() if value is not None}
+        # what belongs to the elements of a parameter is shaped like it; a step count and other numbers are not
+        shaped = {
+            k: v for k, v in kept.items() if isinstance(v, Tensor) and (v.dtype, v.dim()) == (p.dtype, p.dim())
+        }
+        tensors[name] = {key: value for key, value in shaped.items() if key != "step"}
         numbers[name] = {key: float(value) for key, value in kept.items() if key not in tensors[name]}
     if isinstance(optimizer, Rule) and optimizer.shared:
         numbers[OF_ALL] = {key: float(optimizer.param_groups[0][key]) for key in optimizer.shared}
     return OptimizerState(tensors, numbers)
-
-
-def _build(kind: Any, parameters: list[nn.Parameter], options: Mapping[str, Any]) -> Optimizer:
-    optimizer: Optimizer = kind(parameters, **options)
-    return optimizer
-
-
-def _is_optimizer(kind: Any) -> bool:
-    return (
-        isinstance(kind, type)
-        and issubclass(kind, Optimizer)
-        and kind is not Optimizer
-        and kind.__name__ not in REFUSED
-    )
-
-
-def _as_parameter(key: str, value: Any, parameter: Tensor) -> bool:
-    """Tell a tensor that belongs to the elements of a parameter from a step count or another number."""
-    if not isinstance(value, Tensor) or key == "step" or value.dtype != parameter.dtype:
-        return False
-    return value.dim() == parameter.dim()
-
-
-def _scalar(key: str, value: float, parameter: Tensor) -> Tensor:
-    """Return a number as optimisers hold it: in their scalar dtype, the step count on the CPU."""
-    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-    return torch.tensor(value, dtype=dtype, device="cpu" if key == "step" else parameter.device)

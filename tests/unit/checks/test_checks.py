@@ -8,6 +8,7 @@ import torch
 
 import ctta
 from ctta.checks import CHECKS, NETWORKS, Case, check_method, run_check
+from ctta.checks.cases import same_tensors, snapshot
 from ctta.checks.networks import Network
 from ctta.errors import ConformanceError, StateError
 from ctta.functional import softmax_entropy
@@ -57,6 +58,16 @@ def test_a_correct_method_passes():
         __orig_bases__ = (Method[BrokenSettings],)
 
     assert broken_checks(Correct) == set()
+
+
+def test_the_checks_leave_the_run_they_share_as_it_was():
+    case = Case(find("cotta"), NETWORKS["bn2d"], {"views": 2, "confidence": 1.0})
+    shared = (case.trial.adapter, case.trial.begun)
+    before = [snapshot(adapter) for adapter in shared]
+    for name in CHECKS:
+        run_check(name, case)
+    for adapter, held in zip(shared, before, strict=True):
+        same_tensors(snapshot(adapter), held, "shared adapter")
 
 
 class HiddenMemory(Step):

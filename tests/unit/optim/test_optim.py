@@ -117,6 +117,11 @@ def test_spec_12_1_the_first_step_of_prodigy_is_3e_6_times_the_sign():
             torch.testing.assert_close(moved[name] - value, expected, rtol=1e-5, atol=1e-15)
 
 
+def test_an_option_that_a_rule_does_not_have_is_refused():
+    with pytest.raises(TypeError, match=r"Lars takes lr, .* but got \['beta1'\]"):
+        Lars([torch.zeros(2)], beta1=0.5)
+
+
 def test_prodigy_without_any_gradient_moves_nothing_and_does_not_count():
     theta = start()
     moved, optimizer = one_step(Prodigy, theta, {name: torch.zeros_like(v) for name, v in theta.items()})

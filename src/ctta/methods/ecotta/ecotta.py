@@ -1,18 +1,13 @@
 """EcoTTA: memory-efficient CTTA via self-distilled regularisation (Song et al., CVPR 2023).
 
-The source network is frozen and split into K parts. Beside each stands a small meta network
-(meta_networks.py), and only these move: down the entropy of the sure samples, and down the distance
-R_k of each part's new output to what the frozen part gives. Before deployment they are warmed up on labelled
-source data (warmup.py, `ctta warmup ecotta`).
+The source network is frozen and split into K parts. Beside each stands a small meta network (meta_networks.py),
+and only these move: down the entropy of the sure samples, and down the distance R_k of each part's new output to
+what the frozen part gives. Before deployment they are warmed up on labelled source data (warmup.py).
 
 Confidence: medium. The authors released no code. `variant="community"` follows the re-implementation that others
 have run (two steps a batch, first on R_k part by part, then on entropy), `variant="paper"` the single objective of
-the paper; its lambda and the ImageNet learning rate are unverified.
-
-Without a warm-up file the method still runs: on the first batch every meta network is set so that it changes
-nothing on that batch, and learns from there. That is our own safe beginning, not the published method, and every
-report says so. Its ConvBlock begins as the constant 0.1, which BN_k takes off again: a block that begins at zero,
-behind its ReLU, would have no gradient and could never move.
+the paper; its lambda and the ImageNet learning rate are unverified. Without a warm-up every meta network begins as
+the identity on the first batch. That is our own safe beginning, not the published method: every report says so.
 """
 
 from __future__ import annotations
@@ -100,63 +95,56 @@ class Ecotta(SgdMemory[EcottaSettings]):
 
     def step(self, x: Tensor) -> Tensor:
         """Adapt to one batch; return the logits from before the step on entropy (and after one on R_k alone)."""
-        s = self.settings
-        words = () if self.warm else (NOT_WARM,)
-        state = self.make_ready(x)
-        if state == "too small":
-            self.note(notes=(*words, "not adapted: the first batch must have more than one value per channel"))
+        s, began_now = self.settings, not bool(self.networks[0].ready)
+        if not self.warm:
+            self.note_in_words(NOT_WARM)
+        if began_now and not self.begin(x):
+            self.note_in_words("not adapted: the first batch must have more than one value per channel")
             return self.forward(x)
         # on the batch they began with R_k is zero, and its gradient nothing but the sign of rounding errors
-        weight = 0.0 if state == "just now" else s.lambda_r
+        regularised = s.lambda_r > 0 and not began_now
         losses: dict[str, Tensor] = {}
-        if s.two_step and weight > 0:
-            self.watched_forward(x, "cut" if s.detach_parts else "through")
-            losses["drift"] = self.drift()
-            self.descend(weight * losses["drift"])
-        watch: Watch = "off"
-        if not s.two_step and weight > 0:
-            watch = "beside" if s.detach_parts else "through"
-        logits = self.watched_forward(x, watch)
+        if regularised and s.two_step:
+            _, losses["drift"] = self.watched(x, "cut" if s.detach_parts else "through")
+            self.descend(s.lambda_r * losses["drift"])
+        if regularised and not s.two_step:
+            logits, drift = self.watched(x, "beside" if s.detach_parts else "through")
+        else:
+            logits, drift = self.forward(x), None
         margin = s.entropy_margin * math.log(logits.shape[1])
         entropy, kept = filtered_entropy(logits, margin)
-        losses["entropy"] = losses["total"] = entropy
-        if watch != "off":
-            losses["drift"] = self.drift()
-            losses["total"] = entropy + weight * losses["drift"]
+        losses |= {"entropy": entropy, "total": entropy}
+        if drift is not None:
+            losses |= {"total": entropy + s.lambda_r * drift, "drift": drift}
         self.descend(losses["total"])
-        self.note(notes=words)
         self.note_losses(losses, kept, margin)
         return logits
 
-    def make_ready(self, x: Tensor) -> Literal["ready", "just now", "too small"]:
+    def begin(self, x: Tensor) -> bool:
         """Have meta networks that are not warmed up begin as the identity on this batch, if it has a variance."""
         networks = self.networks
-        if bool(networks[0].ready):
-            return "ready"
-        with torch.no_grad():
-            self.watched_forward(x, "measure")
+        with torch.no_grad(), watching(networks, "measure"):
+            self.forward(x)
         if any(len(network.measured) != 2 for network in networks):
             raise _part_left_out(self.model)
         enough = all(found.values > 1 for network in networks for found in network.measured)
         for network in networks:
             if enough:
                 network.become_identity()
-            network.measured.clear()
-        return "just now" if enough else "too small"
+            network.rest()
+        return enough
 
-    def watched_forward(self, x: Tensor, watch: Watch) -> Tensor:
-        """Logits, while the meta networks watch."""
-        with watching(self.networks, watch):
-            return self.forward(x)
-
-    def drift(self) -> Tensor:
-        """Sum of R_k over the parts, from the last forward pass; they are forgotten."""
-        found = [network.drift for network in self.networks if network.drift is not None]
-        for network in self.networks:
-            network.drift = None
-        if not found:
+    def watched(self, x: Tensor, watch: Watch) -> tuple[Tensor, Tensor]:
+        """Logits, and the sum of R_k over the parts as the meta networks saw it meanwhile."""
+        networks = self.networks
+        with watching(networks, watch):
+            logits = self.forward(x)
+        drifts = [network.drift for network in networks if network.drift is not None]
+        for network in networks:
+            network.rest()
+        if not drifts:
             raise _part_left_out(self.model)
-        return torch.stack(found).sum()
+        return logits, torch.stack(drifts).sum()
 
     def descend(self, loss: Tensor) -> None:
         """Move the meta networks one step of sgd down a loss."""
@@ -190,8 +178,7 @@ class Ecotta(SgdMemory[EcottaSettings]):
         use_batch_statistics(networks)
 
     def _collect(self) -> dict[str, nn.Parameter]:
-        mine = {id(parameter) for network in self.networks for parameter in network.parameters()}
-        return {name: value for name, value in self.model.named_parameters() if id(value) in mine}
+        return {name: value for name, value in self.model.named_parameters() if NAME in name.split(".")}
 
 
 def _part_left_out(model: nn.Module) -> ModelError:
@@ -209,10 +196,9 @@ def fill(networks: nn.ModuleList, warm: dict[str, Tensor]) -> None:
     given = {k.rpartition(f"{NAME}.")[2].replace(".source_", ".running_"): value for k, value in warm.items()}
     own = networks.state_dict()
     for key in sorted(own.keys() | given.keys()):
-        if key.endswith("num_batches_tracked"):
-            continue
         want, found = (tuple(state[key].shape) if key in state else None for state in (own, given))
-        if want != found or given[key].is_floating_point() != own[key].is_floating_point():
+        floats = {state[key].is_floating_point() for state in (own, given) if key in state}
+        if not key.endswith("num_batches_tracked") and (want != found or len(floats) > 1):
             raise StateError(
                 f"The warmed-up meta networks do not fit this model and its `parts`: expected {key} of shape "
                 f"{want}, but they have {found}."

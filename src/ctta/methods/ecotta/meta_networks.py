@@ -9,8 +9,9 @@ moves and state dicts of the model take them along.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -44,13 +45,6 @@ PUBLISHED: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {
 Watch = Literal["off", "measure", "through", "cut", "beside"]
 
 
-class Part(NamedTuple):
-    """The names of the first and the last block of a part."""
-
-    first: str
-    last: str
-
-
 def split_blocks(counts: Iterable[int], parts: int | str) -> tuple[int, ...]:
     """Split the blocks of all stages into consecutive parts: how many blocks each part has.
 
@@ -66,22 +60,37 @@ def split_blocks(counts: Iterable[int], parts: int | str) -> tuple[int, ...]:
     total = sum(stages)
     words = [word.strip() for word in str(parts).split(",")]
     if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise SettingError(
-            f"Expected `parts` to be a number or sizes above 0, as in 5 or 2,2,4, but got {parts!r}."
-        )
+        raise SettingError(f"Expected `parts` to be a number or sizes above 0, as in 5 or 2,2,4, not {parts!r}.")
     sizes = tuple(map(int, words))
-    if len(sizes) > 1:
-        if sum(sizes) != total:
-            raise SettingError(
-                f"Expected `parts` to share out the {total} blocks of this model ({stages} per stage), but "
-                f"{parts!r} holds {sum(sizes)}."
-            )
-        return sizes
-    if (stages, sizes[0]) in PUBLISHED:
-        return PUBLISHED[stages, sizes[0]]
-    count = min(sizes[0], total)
-    each, left = divmod(total, count)
-    return (each,) * (count - left) + (each + 1,) * left
+    if len(sizes) == 1:
+        each, left = divmod(total, count := min(sizes[0], total))
+        return PUBLISHED.get((stages, sizes[0]), (each,) * (count - left) + (each + 1,) * left)
+    if sum(sizes) != total:
+        raise SettingError(
+            f"Expected `parts` to share out the {total} blocks of this model ({stages} per stage), but "
+            f"{parts!r} holds {sum(sizes)}."
+        )
+    return sizes
+
+
+class Statistics(NamedTuple):
+    """Mean and biased variance of each channel of a map, and how many values of a channel they are from."""
+
+    mean: Tensor
+    variance: Tensor
+    values: int
+
+    @classmethod
+    def of(cls, x: Tensor) -> Statistics:
+        """Measure a map, N x C x ...."""
+        exact, over = wide(x.detach()), [0, *range(2, x.dim())]
+        return cls(exact.mean(over), exact.var(over, correction=0), x.numel() // x.shape[1])
+
+    def give(self, norm: nn.Module) -> None:
+        """Make them what a BatchNorm falls back on when a batch has a single value per channel."""
+        kind = "running" if norm.running_mean is not None else "source"
+        getattr(norm, f"{kind}_mean").copy_(self.mean)
+        getattr(norm, f"{kind}_var").copy_(self.variance)
 
 
 class MetaNetwork(nn.Module):
@@ -97,27 +106,25 @@ class MetaNetwork(nn.Module):
 
     def __init__(self, width_in: int, width: int, stride: tuple[int, ...], generator: torch.Generator) -> None:
         super().__init__()
-        conv = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[len(stride)]
+        conv: Any = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[len(stride)]
         norm = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[len(stride)]
+        shape = {"kernel_size": 3, "stride": stride, "padding": 1, "bias": False}
         self.bn = norm(width)
         # skip_init: the constructor would draw from the global generator
-        self.conv = nn.utils.skip_init(  # type: ignore[no-untyped-call]
-            conv, width_in, width, 3, stride=stride, padding=1, bias=False
-        )
+        self.conv = nn.utils.skip_init(conv, width_in, width, **shape)  # type: ignore[no-untyped-call]
         self.conv_bn = norm(width)
-        self.register_buffer("ready", torch.tensor(False))
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu", generator=generator)
-        self.watch: Watch = "off"
+        self.register_buffer("ready", torch.tensor(False))
         self.measured: list[Statistics] = []  # of conv(x), of E_k(x)
-        self.drift: Tensor | None = None
-        self.side: Tensor | None = None  # ConvBlock_k(x), from the first block of the part to the last
-        self.side_alone: Tensor | None = None
+        self.rest()
 
     def rest(self) -> None:
         """Stop watching, and forget what was seen."""
-        self.watch = "off"
+        self.watch: Watch = "off"
         self.measured.clear()
-        self.drift = self.side = self.side_alone = None
+        self.drift: Tensor | None = None
+        self.side: Tensor | None = None  # ConvBlock_k(x), from the first block of the part to the last
+        self.side_alone: Tensor | None = None
 
     def conv_block(self, x: Tensor) -> Tensor:
         """ConvBlock_k(x)."""
@@ -172,26 +179,6 @@ class MetaNetwork(nn.Module):
         self.ready.fill_(True)
 
 
-class Statistics(NamedTuple):
-    """Mean and biased variance of each channel of a map, and how many values of a channel they are from."""
-
-    mean: Tensor
-    variance: Tensor
-    values: int
-
-    @classmethod
-    def of(cls, x: Tensor) -> Statistics:
-        """Measure a map, N x C x ...."""
-        exact, over = wide(x.detach()), [0, *range(2, x.dim())]
-        return cls(exact.mean(over), exact.var(over, correction=0), x.numel() // x.shape[1])
-
-    def give(self, norm: nn.Module) -> None:
-        """Make them what a BatchNorm falls back on when a batch has a single value per channel."""
-        kind = "running" if norm.running_mean is not None else "source"
-        getattr(norm, f"{kind}_mean").copy_(self.mean)
-        getattr(norm, f"{kind}_var").copy_(self.variance)
-
-
 def meta_networks(model: nn.Module) -> list[MetaNetwork]:
     """Return the meta networks of a model, in the order of their parts."""
     return [module for module in model.modules() if isinstance(module, MetaNetwork)]
@@ -219,28 +206,21 @@ def attach(model: nn.Module, stages: Stages, parts: int | str, seed: int) -> nn.
     """
     if meta_networks(model):
         raise UnsupportedModelError("The model holds meta networks already: pass the source model without them.")
-    host = _host(model, stages)
-    layout = list(_parts(stages, parts))
+    host, blocks = _host(model, stages), iter(stages.blocks)
+    sizes = split_blocks((len(stage.blocks) for stage in stages.stages), parts)
+    layout = [(names[0], names[-1]) for size in sizes if (names := list(itertools.islice(blocks, size)))]
     generator = torch.Generator().manual_seed(seed)
-    modules = dict(model.named_modules())
     made = []
-    for part, (given, returned) in zip(layout, _shapes(model, layout), strict=True):
+    for (first, last), (given, returned) in zip(layout, _shapes(model, layout), strict=True):
         stride = tuple(round(a / b) for a, b in zip(given[2:], returned[2:], strict=True))
-        meta = MetaNetwork(given[1], returned[1], stride, generator)
-        like = next((p for p in modules[part.last].parameters() if p.is_floating_point()), torch.empty(0))
+        meta, end = MetaNetwork(given[1], returned[1], stride, generator), model.get_submodule(last)
+        like = next((p for p in end.parameters() if p.is_floating_point()), torch.empty(0))
         made.append(meta.to(like.device, like.dtype))
-        modules[part.first].register_forward_pre_hook(meta.enter)
-        modules[part.last].register_forward_hook(meta.leave)
+        model.get_submodule(first).register_forward_pre_hook(meta.enter)
+        end.register_forward_hook(meta.leave)
     networks = nn.ModuleList(made).requires_grad_(False).eval()
     host.add_module(NAME, networks)
     return networks
-
-
-def _parts(stages: Stages, parts: int | str) -> Iterator[Part]:
-    blocks = iter(stages.blocks)
-    for size in split_blocks((len(stage.blocks) for stage in stages.stages), parts):
-        names = list(itertools.islice(blocks, size))
-        yield Part(names[0], names[-1])
 
 
 def _host(model: nn.Module, stages: Stages) -> nn.Module:
@@ -256,48 +236,48 @@ def _host(model: nn.Module, stages: Stages) -> nn.Module:
     )
 
 
-def _shapes(model: nn.Module, layout: Sequence[Part]) -> list[tuple[torch.Size, torch.Size]]:
+def _shapes(model: nn.Module, layout: list[tuple[str, str]]) -> list[tuple[torch.Size, torch.Size]]:
     """Shapes of what goes into and comes out of each part, from a run on black images."""
-    first = next((module for module in model.modules() if isinstance(module, _ConvNd)), None)
-    if first is None:
+    stem = next((module for module in model.modules() if isinstance(module, _ConvNd)), None)
+    if stem is None:
         raise UnsupportedModelError(
             f"{type(model).__name__} has no convolution, which meta networks stand beside."
         )
-    events: list[tuple[str, str, Any]] = []
+    expected = [event for first, last in layout for event in (("into", first), ("out of", last))]
+    seen: list[tuple[tuple[str, str], torch.Size]] = []
 
-    def entered(name: str) -> Callable[..., None]:
-        return lambda _module, inputs: events.append(("into", name, inputs[0] if inputs else None))
+    def watch(event: tuple[str, str], _module: nn.Module, inputs: tuple[Any, ...], *outputs: Any) -> None:
+        value = next(iter(outputs or inputs), None)
+        seen.append((event, value.shape if isinstance(value, Tensor) else torch.Size()))
 
-    def left(name: str) -> Callable[..., None]:
-        return lambda _module, _inputs, output: events.append(("out of", name, output))
-
-    modules = dict(model.named_modules())
-    hooks = [modules[part.first].register_forward_pre_hook(entered(part.first)) for part in layout]
-    hooks += [modules[part.last].register_forward_hook(left(part.last)) for part in layout]
-    expected = [event for part in layout for event in (("into", part.first), ("out of", part.last))]
+    hooks = []
+    for event in expected:
+        module = model.get_submodule(event[1])
+        hook = module.register_forward_pre_hook if event[0] == "into" else module.register_forward_hook
+        hooks.append(hook(functools.partial(watch, event)))
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     reason = ""
     try:
         for size in PROBE_SIZES:
-            events.clear()
-            shape = (2, first.in_channels, *[size] * len(first.kernel_size))
+            seen.clear()
+            image = stem.weight.new_zeros(2, stem.in_channels, *[size] * len(stem.kernel_size))
             try:
                 with torch.no_grad(), BORROWED, torch.random.fork_rng(devices=[]):
-                    model(first.weight.new_zeros(shape))
+                    model(image)
             except Exception as error:  # noqa: BLE001 - whatever lies behind the last part need not fit this size
                 reason = f" ({type(error).__name__}: {error})"
-            if len(events) >= len(expected):
+            if len(seen) >= len(expected):
                 break
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in hooks:
+            handle.remove()
         set_buffers(model, buffers)
-    if [event[:2] for event in events] != expected:
+    if [event for event, _ in seen] != expected:
         raise UnsupportedModelError(
-            f"{type(model).__name__} does not run its blocks {layout[0].first} to {layout[-1].last} once each, in "
+            f"{type(model).__name__} does not run its blocks {layout[0][0]} to {layout[-1][1]} once each, in "
             f"the order of their names{reason}. Name its stages in order with `stages=`."
         )
-    maps = [value.shape if isinstance(value, Tensor) else torch.Size() for _, _, value in events]
+    maps = [shape for _, shape in seen]
     if not all(3 <= len(shape) <= 5 for shape in maps):
         raise UnsupportedModelError(
             f"Meta networks stand between maps, N x C x H x W, and a part of {type(model).__name__} takes or "

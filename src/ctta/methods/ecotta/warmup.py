@@ -8,6 +8,7 @@ choice is a function of (seed, epoch), so that a run that was stopped goes on fr
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -74,20 +75,13 @@ class WarmupSettings:
 
 
 class Warmup:
-    """Meta networks of one source model on their way to being warm. The model itself is copied, never touched.
+    """Meta networks of one source model on their way to being warm: `run`, then `save` for the setting `warmup`.
 
-    ::
-
-        warmup = Warmup(model, WarmupSettings())
-        for progress in warmup.run(images, labels):
-            print(progress.epoch, progress.loss)
-        warmup.save("meta.safetensors")
-        adapter = ctta.adapt(model, "ecotta", warmup="meta.safetensors")
+    The model itself is copied, never touched.
     """
 
     def __init__(self, model: nn.Module, settings: WarmupSettings) -> None:
-        self.settings = settings
-        self.source = fingerprint(model)
+        self.settings, self.source = settings, fingerprint(model)
         stages = find_stages(model, settings.stages)
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         if settings.bn_mode == "batch":
@@ -106,41 +100,25 @@ class Warmup:
                 f"Expected at least one batch of {s.batch} images and a label for each, but got {len(images)} "
                 f"images and {len(labels)} labels."
             )
-        self.networks.requires_grad_(True)
-        parameters = list(self.networks.parameters())
+        parameters = list(self.networks.requires_grad_(True).parameters())
         optimizer = torch.optim.SGD(parameters, lr=s.lr, momentum=s.momentum)
         first = self._restore(resume, optimizer) if resume is not None and resume.exists() else 0
-        device, dtype = parameters[0].device, parameters[0].dtype
         for epoch in range(first, s.epochs):
             self.networks.train()
             generator = torch.Generator().manual_seed(s.seed * 100_003 + epoch)
-            order = torch.randperm(len(images), generator=generator)
+            order = torch.randperm(len(images), generator=generator)[: batches * s.batch]
             begun, total, correct = perf_counter(), 0.0, 0
-            for batch in range(batches):
-                chosen = order[batch * s.batch : (batch + 1) * s.batch]
-                pixels = images[chosen].float().div_(255)
-                x = photometric(pixels, s.jitter, s.blur, s.grayscale, generator).to(device, dtype)
-                y = labels[chosen].to(device)
+            for batch, chosen in enumerate(torch.split(order, s.batch)):
+                x = photometric(images[chosen].float().div_(255), s.jitter, s.blur, s.grayscale, generator)
                 if epoch == batch == 0:
-                    self._start(x)
-                for group in optimizer.param_groups:
-                    group["lr"] = s.rate(epoch, batch, batches)
-                with in_precision(s.precision, device.type):
-                    logits = wide(self.model(x.clone()))
-                loss = F.cross_entropy(logits, y)
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                total += loss.item()
-                if not loss.isfinite():
-                    raise ModelError(
-                        f"The warm-up diverged in epoch {epoch + 1}, its loss is {loss.item()}: lower `lr`."
-                    )
-                correct += int((logits.argmax(1) == y).sum())
-                seen = batch + 1
-                yield Progress(
-                    epoch + 1, seen, batches, total / seen, correct / (seen * s.batch), perf_counter() - begun
-                )
+                    self._start(x.to(parameters[0]))
+                optimizer.param_groups[0]["lr"] = s.rate(epoch, batch, batches)
+                loss, right = self._step(x.to(parameters[0]), labels[chosen].to(parameters[0].device), optimizer)
+                if not math.isfinite(loss):
+                    raise ModelError(f"The warm-up diverged in epoch {epoch + 1}, its loss is {loss}: lower `lr`.")
+                total, correct, seen = total + loss, correct + right, batch + 1
+                accuracy, seconds = correct / (seen * s.batch), perf_counter() - begun
+                yield Progress(epoch + 1, seen, batches, total / seen, accuracy, seconds)
             if resume is not None:
                 self._save_run(resume, optimizer, epoch + 1)
         self.networks.eval().requires_grad_(False)
@@ -153,20 +131,25 @@ class Warmup:
 
     def _start(self, x: Tensor) -> None:
         networks = meta_networks(self.model)
-        if self.settings.start == "standard":
-            for network in networks:
-                network.ready.fill_(True)
-            return
-        with torch.no_grad(), watching(networks, "measure"):
-            self.model(x.clone())
+        if self.settings.start == "identity":
+            with torch.no_grad(), watching(networks, "measure"):
+                self.model(x.clone())
         for network in networks:
-            network.become_identity()
+            network.become_identity() if network.measured else network.ready.fill_(True)
+
+    def _step(self, x: Tensor, labels: Tensor, optimizer: torch.optim.SGD) -> tuple[float, int]:
+        with in_precision(self.settings.precision, x.device.type):
+            logits = wide(self.model(x.clone()))
+        loss = F.cross_entropy(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.item(), int((logits.argmax(1) == labels).sum())
 
     def _save_run(self, path: Path, optimizer: torch.optim.SGD, epoch: int) -> None:
         tensors = {f"meta/{name}": value for name, value in self.networks.state_dict().items()}
-        for index, parameter in enumerate(self.networks.parameters()):
-            velocity = optimizer.state[parameter].get("momentum_buffer")
-            if velocity is not None:  # there is none without momentum
+        for index, state in optimizer.state_dict()["state"].items():
+            if (velocity := state.get("momentum_buffer")) is not None:  # there is none without momentum
                 tensors[f"velocity/{index:04d}"] = velocity
         checkpoint.write(path, tensors, {**self._identity(), "epoch": epoch})
 
@@ -177,11 +160,9 @@ class Warmup:
                 f"{path} holds a run of another source model or with other settings ({header.get('settings')}): "
                 "give those it was started with, or another path."
             )
-        meta = {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith("meta/")}
-        self.networks.load_state_dict(meta)
+        self.networks.load_state_dict({k[5:]: value for k, value in tensors.items() if k.startswith("meta/")})
         for index, parameter in enumerate(self.networks.parameters()):
-            velocity = tensors.get(f"velocity/{index:04d}")
-            if velocity is not None:
+            if (velocity := tensors.get(f"velocity/{index:04d}")) is not None:
                 optimizer.state[parameter]["momentum_buffer"] = velocity.to(parameter.device)
         return int(header["epoch"])
 
@@ -198,26 +179,21 @@ def photometric(
     order drawn for the batch. Blur: 3 x 3, sigma in [0.1, 2]. Every image has its own strength.
     """
     count = len(images)
-    out = images.clone()
-    lot = torch.rand(3, count, generator=generator)
+    lots = torch.rand(3, count, generator=generator)
     factors = 0.6 + 0.8 * torch.rand(3, count, 1, 1, 1, generator=generator)
     turns = 0.2 * torch.rand(count, 1, 1, generator=generator) - 0.1
     sigma = 0.1 + 1.9 * torch.rand(count, 1, 1, 1, generator=generator)
     order = torch.randperm(4, generator=generator).tolist()
 
-    some = lot[0] < jitter
-    coloured = out[some]
+    out = images.clone()
+    some = lots[0] < jitter
+    coloured, strengths = out[some], [*factors[:, some], turns[some]]
     for index in order:
-        if index < 3:
-            coloured = (brightness, contrast, saturation)[index](coloured, factors[index, some])
-        else:
-            coloured = hue(coloured, turns[some])
+        coloured = (brightness, contrast, saturation, hue)[index](coloured, strengths[index])
     out[some] = coloured
-
-    some = lot[1] < blurred
+    some = lots[1] < blurred
     out[some] = blur(out[some], sigma[some])
-
-    some = lot[2] < grayscale
+    some = lots[2] < grayscale
     out[some] = gray(out[some]).expand_as(out[some])
     return out
 

@@ -1,4 +1,4 @@
-"""Adam with coupled weight decay, one tensor at a time (as torch.optim.Adam)."""
+"""Adam with coupled weight decay and descent with momentum, one tensor at a time (as in torch.optim)."""
 
 from __future__ import annotations
 
@@ -46,3 +46,26 @@ def adam(
     denominator = square.sqrt() / (1 - beta2**step) ** 0.5 + eps
     moved = parameter - lr * (mean / (1 - beta1**step)) / denominator
     return moved, AdamState(mean, square, step)
+
+
+def sgd(
+    parameter: Tensor,
+    gradient: Tensor,
+    lr: Tensor | float,
+    velocity: Tensor | None,
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = True,
+    weight_decay: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the new parameter and the new velocity; `velocity` is None before the first step.
+
+    >>> moved, velocity = sgd(torch.tensor([1.0]), torch.tensor([1.0]), 0.1, None)
+    >>> moved  # the first Nesterov step is 1.9 times lr
+    tensor([0.8100])
+    """
+    if weight_decay:
+        gradient = gradient + weight_decay * parameter
+    velocity = gradient.clone() if velocity is None else momentum * velocity + gradient
+    direction = gradient + momentum * velocity if nesterov else velocity
+    return parameter - lr * direction, velocity
