@@ -47,14 +47,10 @@ def check_precision(precision: object) -> None:
 
 
 def in_precision(precision: str, device_type: str) -> AbstractContextManager[object]:
-    """Have all work done in a precision meanwhile, faster or not, whatever the caller's autocast.
-
-    In bf16 convolutions and matrix products are rounded to bfloat16; weights keep their dtype.
-    """
+    """Have all work done in a precision meanwhile, faster or not; in bf16 weights keep their dtype."""
     check_precision(precision)
-    if precision == "full":
-        return without_autocast(device_type)
-    return torch.autocast(device_type, torch.bfloat16)
+    full = precision == "full"
+    return without_autocast(device_type) if full else torch.autocast(device_type, torch.bfloat16)
 
 
 def mark(precision: str) -> str:

@@ -134,17 +134,9 @@ class Stepping(nn.Module):
                 guard.warn(stacklevel=6)
             if guard.accepted != (x.dim(), x.shape[1]):
                 guard.remember(x, method.model)
-            skipped = self._done.skipped_steps + (reason is not None)
-            report = Report(
-                method=self.entry.name,
-                batch=self._done.batches + 1,
-                samples=len(x),
-                skipped=reason is not None,
-                reason=reason,
-                skipped_steps=skipped,
-                **notes,
-            )
-            self._done = Done(report.batch, skipped, report)
+            skipped, batch = self._done.skipped_steps + (reason is not None), self._done.batches + 1
+            report = Report(self.entry.name, batch, len(x), reason is not None, reason, skipped, **notes)
+            self._done = Done(batch, skipped, report)
             return logits.detach()
 
     @turn
@@ -158,8 +150,7 @@ class Stepping(nn.Module):
     @property
     def _counted(self) -> Done:
         """What counts now: of a turn that is under way, nothing does yet."""
-        before = self._before
-        return self._done if before is None else before.done
+        return before.done if (before := self._before) else self._done  # read once: threads
 
     def _open(self) -> State:
         """Begin a change of the whole state: write down what it is now, and how to put that back.
@@ -194,8 +185,7 @@ class Stepping(nn.Module):
 
     def _put_back(self) -> None:
         """Return to what was before a turn that was cut short."""
-        before = self._before
-        if before is None:
+        if (before := self._before) is None:
             return
         with torch.inference_mode(False):
             self.method.rest(before.first_hook)
