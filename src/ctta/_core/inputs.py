@@ -18,8 +18,7 @@ from ctta._core.refusals import describe_value
 from ctta.errors import CttaError, InputError
 
 Predict = Callable[[Tensor], Tensor]
-Signature = tuple[int, int]
-"""Rank of a batch and size of its second dimension (channels)."""
+Signature = tuple[int, int]  # rank of a batch, and size of its second dimension (channels)
 
 
 class RangeWarning(UserWarning):

@@ -49,9 +49,9 @@ def weight_and_bias(parameters: dict[str, nn.Parameter], model: nn.Module) -> di
     """Those of a model's parameters that are named weight or bias; refuses a model without any."""
     found = {name: value for name, value in parameters.items() if name.rpartition(".")[2] in ("weight", "bias")}
     if not found:
+        name = type(model).__name__
         raise UnsupportedModelError(
-            f"Expected parameters named weight or bias, and {type(model).__name__} has none: "
-            'pass parameters="all".'
+            f'Expected parameters named weight or bias, {name} has none: parameters="all".'
         )
     return found
 
@@ -166,20 +166,14 @@ class AsItWas:
             parameter.requires_grad_(trained)
 
 
-HOOK_TABLES = [
-    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
-    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-]
-
-
 def at_rest(network: nn.Module, first_hook: int) -> None:
     """Put a network in eval mode, without hooks of this number and later."""
     network.eval()
     for module in network.modules():
-        for kind in HOOK_TABLES:
-            hooks = getattr(module, kind)
-            for number in [number for number in hooks if number >= first_hook]:
-                del hooks[number]
+        for name, hooks in vars(module).items():
+            if name.startswith(("_forward_hooks", "_forward_pre_hooks")):
+                for number in [number for number in hooks if number >= first_hook]:
+                    del hooks[number]
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -211,8 +205,7 @@ def to_host(values: Sequence[Tensor]) -> list[float]:
     if not found:
         return []
     dtype = functools.reduce(torch.promote_types, {value.dtype for value in found}, torch.float32)
-    numbers: list[float] = torch.cat([value.to(found[0].device, dtype) for value in found]).tolist()
-    return numbers
+    return list(torch.cat([value.to(found[0].device, dtype) for value in found]).tolist())
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class Learnt:
         return Path(name).expanduser() if name else None
 
     def read(self, settings: Any, model: nn.Module) -> dict[str, Tensor]:
-        """Return what was learnt of this source model: nothing if no file is named or the embedded one does not fit."""
+        """Return what was learnt of this source model: nothing where the settings name no file."""
         path = self.file(settings)
         if path is None:
             return {}

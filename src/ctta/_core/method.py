@@ -234,7 +234,6 @@ class Method(Generic[S]):
     def settle(self) -> dict[str, Any]:
         """Bring what this step asked of the device, all at once; return the report if everything is finite."""
         expected, conditions, notes = self.expected, self.conditions, self.notes
-        self.notes, self.conditions, self.expected = {}, [], []
         tables = [notes, *(value for value in notes.values() if isinstance(value, dict))]
         noted = [(table, key, v) for table in tables for key, v in table.items() if isinstance(v, Tensor)]
         questions = [flags for *_, flags in expected] + [flag for _, flag in conditions]
@@ -283,7 +282,6 @@ class Method(Generic[S]):
 
     def rest(self, first_hook: int) -> None:
         """Take back what a step that was cut short left switched on: train mode, hooks from a number on."""
-        self.notes, self.conditions, self.expected = {}, [], []
         for network in state.networks_of(self):
             layers.at_rest(network, first_hook)
             plain_blocks(network)

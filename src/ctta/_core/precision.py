@@ -28,11 +28,9 @@ def bf16_pays(device_type: str) -> bool:
     """Tell whether this machine multiplies bfloat16 numbers faster than float32 ones, not just somehow."""
     if device_type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device_type != "cpu":
-        return False
     known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
     used = torch.backends.cpu.get_cpu_capability() == "AVX512"  # a process can be told to do without
-    return used and any(has is not None and has() for has in known)
+    return device_type == "cpu" and used and any(has is not None and has() for has in known)
 
 
 def bf16_where_it_pays(device_type: str) -> AbstractContextManager[object]:

@@ -128,8 +128,15 @@ def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
     method.model._apply(to)  # type: ignore[no-untyped-call]
     named = dict(method.model.named_parameters())
     method.adapted = {name: named[name] for name in method.adapted}
-    for held in (method.source, method.source_buffers, method.learnt, method.beginning.tensors):
-        held.update({name: to(value) for name, value in held.items()})
+    moved: dict[int, Tensor] = {}
+
+    def once(tensor: Tensor) -> Tensor:  # the state it began with shares tensors with the source
+        return moved[id(tensor)] if id(tensor) in moved else moved.setdefault(id(tensor), to(tensor))
+
+    for held in ("source", "source_buffers", "learnt"):
+        setattr(method, held, {name: once(value) for name, value in getattr(method, held).items()})
+    first = {key: once(value) for key, value in method.beginning.tensors.items()}
+    method.beginning = State(first, method.beginning.scalars)
     for name, item in method.kept().items():
         value = getattr(method, name)
         match item.kind:
@@ -188,31 +195,14 @@ def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def beginning(method: Method[Any]) -> State:
-    """Copy the declared state a method begins with; networks only where they differ from the source model."""
-    now, source = method.state(), _source(method)
-    own = {}
+    """The state a method begins with: copies, or where it is that of the source model the same tensors."""
+    now = method.state()
+    source = {**dict(method.model.named_parameters()), **method.source_buffers, **method.source}
+    tensors = {}
     for key, tensor in now.tensors.items():
-        owner, _, name = key.partition("/")
-        if owner not in ("model", "buffers") and not (name in source and equal_bits(tensor, source[name])):
-            own[key] = tensor.clone()
-    return State(own, copy.deepcopy(now.scalars))
-
-
-def first(method: Method[Any]) -> State:
-    """The state in which a method began, by reference."""
-    source = _source(method)
-    tensors = {f"model/{name}": value for name, value in method.source.items()}
-    tensors |= {f"buffers/{name}": value for name, value in method.source_buffers.items()}
-    for name, item in method.kept().items():
-        if item.kind == "network":
-            keys = network_tensors(getattr(method, name)).keys() & source.keys()
-            tensors |= {f"{name}/{key}": source[key] for key in keys}
-    return State(tensors | method.beginning.tensors, method.beginning.scalars)
-
-
-def _source(method: Method[Any]) -> dict[str, Tensor]:
-    """Parameters and buffers of the source model, by name and reference."""
-    return {**dict(method.model.named_parameters()), **method.source_buffers, **method.source}
+        origin = source.get(key.partition("/")[2])
+        tensors[key] = origin if origin is not None and equal_bits(tensor, origin) else tensor.clone()
+    return State(tensors, copy.deepcopy(now.scalars))
 
 
 def networks_of(method: Method[Any]) -> list[nn.Module]:
@@ -258,10 +248,7 @@ def network_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 def _fits(shape: torch.Size, parameter: torch.Size) -> bool:
     """Tell whether a tensor is a number, or as its parameter with some dimensions reduced to 1."""
-    reduced = len(shape) == len(parameter) and all(
-        size in (1, whole) for size, whole in zip(shape, parameter, strict=True)
-    )
-    return reduced or not shape
+    return not shape or (len(shape) == len(parameter) and all(map(lambda a, b: a in (1, b), shape, parameter)))
 
 
 def _require_types(method: Method[Any], scalars: Mapping[str, Any]) -> None:

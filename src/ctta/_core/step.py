@@ -23,7 +23,7 @@ from ctta._core.layers import INTEGERS, all_finite
 from ctta._core.method import Method
 from ctta._core.registry import MethodEntry
 from ctta._core.report import Report
-from ctta._core.state import State, changed, first, network_tensors, networks_of, restore, undisturbed
+from ctta._core.state import State, changed, network_tensors, networks_of, restore, undisturbed
 from ctta._cost.layout import use_plain_layout
 from ctta.errors import CttaError, NonFiniteError
 
@@ -98,14 +98,11 @@ class Stepping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = threading.RLock()
-        self._under_way = False
-        self._before = None
+        self._lock, self._under_way, self._before = threading.RLock(), False, None
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         super().__setstate__(saved)  # type: ignore[no-untyped-call]
-        self._lock = threading.RLock()
-        self._under_way = False
+        self._lock, self._under_way, self._before = threading.RLock(), False, None
 
     @turn
     def forward(self, images: Tensor) -> Tensor:
@@ -162,9 +159,8 @@ class Stepping(nn.Module):
         copies: dict[str, Tensor] = {}
         for key, value in state.tensors.items():
             origin, old = source.get(key.removeprefix("model/")), reused.get(key)
-            if old is not None and (old.shape, old.stride(), old.dtype, old.device) == (
-                (value.shape, value.stride(), value.dtype, value.device)
-            ):
+            kind = value.shape, value.stride(), value.dtype, value.device
+            if old is not None and kind == (old.shape, old.stride(), old.dtype, old.device):
                 copies[key] = old.copy_(value)
                 continue
             if origin is not None and value.device.type in COMPARED and origin.dtype == value.dtype:
@@ -202,7 +198,7 @@ class Stepping(nn.Module):
         logits = self._predict(x)
         if all_finite([logits]):
             return logits, reason
-        restore(self.method, first(self.method))
+        restore(self.method, self.method.beginning)
         answer = self._predict(x)
         if all_finite([answer]):
             return answer, "logits are not finite: the adapted weights were given up for the source weights"
