@@ -1,8 +1,4 @@
-"""`adapt` puts a method around a model; `Adapter` lets nothing through that could hurt it.
-
-An adapter validates every batch, runs the method's step as a transaction (a step that fails or ends in
-anything not finite leaves no trace), reports what happened, and saves and restores the whole of its state.
-"""
+"""`adapt` puts a method around a model; `Adapter` lets nothing through that could hurt it."""
 
 from __future__ import annotations
 
@@ -255,10 +251,10 @@ class Adapter(Stepping):
         theirs = meta.get("settings", mine)
         if theirs != mine:
             given = theirs if isinstance(theirs, dict) else {}
-            other = [name for name in {**mine, **given} if mine.get(name) != given.get(name)]
+            other = ", ".join([name for name in {**mine, **given} if mine.get(name) != given.get(name)][:5])
             raise StateError(
-                f"Expected a state made with the same settings, but {', '.join(other[:5])} differ: make the "
-                "adapter with the settings of the state, or read a whole file with ctta.load."
+                f"Expected a state made with the same settings, but {other} differ: make the adapter with the "
+                "settings of the state, or read a whole file with ctta.load."
             )
 
     @turn

@@ -1,4 +1,11 @@
-"""Every exception ctta raises."""
+"""Every exception ctta raises.
+
+CttaError
+├── SettingError, InputError, AugmentError, StateError, DataError, StoreError, ConformanceError
+├── ModelError
+│   └── UnsupportedModelError
+└── NonFiniteError: raised inside a step to have it undone, callers of an adapter never see it
+"""
 
 from __future__ import annotations
 

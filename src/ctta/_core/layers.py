@@ -49,10 +49,8 @@ def weight_and_bias(parameters: dict[str, nn.Parameter], model: nn.Module) -> di
     """Those of a model's parameters that are named weight or bias; refuses a model without any."""
     found = {name: value for name, value in parameters.items() if name.rpartition(".")[2] in ("weight", "bias")}
     if not found:
-        name = type(model).__name__
-        raise UnsupportedModelError(
-            f'Expected parameters named weight or bias, {name} has none: parameters="all".'
-        )
+        words = f"Expected parameters named weight or bias, and {type(model).__name__} has none"
+        raise UnsupportedModelError(f'{words}: pass parameters="all".')
     return found
 
 

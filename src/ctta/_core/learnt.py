@@ -38,7 +38,10 @@ class Learnt:
         return Path(name).expanduser() if name else None
 
     def read(self, settings: Any, model: nn.Module) -> dict[str, Tensor]:
-        """Return what was learnt of this source model: nothing where the settings name no file."""
+        """Return what was learnt of this source model: nothing where the settings name no file.
+
+        A file for another model is refused, but for the embedded one: presets name it whatever the model is.
+        """
         path = self.file(settings)
         if path is None:
             return {}

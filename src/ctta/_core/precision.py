@@ -9,8 +9,7 @@ import torch
 
 from ctta.errors import SettingError
 
-PRECISIONS = ("full", "bf16")
-"""What a whole run may be computed in."""
+PRECISIONS = ("full", "bf16")  # what a whole run may be computed in
 
 
 def autocast_on(device_type: str) -> bool:
