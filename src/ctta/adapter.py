@@ -63,11 +63,7 @@ def adapt(
 
 
 def load(
-    path: str | os.PathLike[str],
-    model: nn.Module,
-    *,
-    augment: Augment | str | None = None,
-    inplace: bool = False,
+    path: str | os.PathLike[str], model: nn.Module, *, augment: Augment | str | None = None, inplace: bool = False
 ) -> Adapter:
     """Return the adapter that was saved to `path`; its stream goes on as if it had never stopped.
 
