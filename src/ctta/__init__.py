@@ -22,28 +22,10 @@ from ctta.errors import (
 from ctta.methods import MethodEntry, list_methods
 
 __all__ = [
-    "Adapter",
-    "AugmentError",
-    "ConformanceError",
-    "CttaError",
-    "DataError",
-    "InputError",
-    "MethodEntry",
-    "ModelError",
-    "RangeWarning",
-    "Report",
-    "SettingError",
-    "StateError",
-    "StoreError",
-    "UnsupportedModelError",
-    "__version__",
-    "adapt",
-    "corrupt",
-    "evaluate",
-    "keep_freed_memory",
-    "list_methods",
-    "load",
-]
+    "Adapter", "AugmentError", "ConformanceError", "CttaError", "DataError", "InputError", "MethodEntry",
+    "ModelError", "RangeWarning", "Report", "SettingError", "StateError", "StoreError", "UnsupportedModelError",
+    "__version__", "adapt", "corrupt", "evaluate", "keep_freed_memory", "list_methods", "load",
+]  # fmt: skip
 
 _LAZY = {"checks", "corruptions", "data", "models", "report", "streams"}
 """Packages that are imported when they are first used, as `ctta.models`."""

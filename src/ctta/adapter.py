@@ -1,8 +1,4 @@
-"""`adapt` puts a method around a model; `Adapter` lets nothing through that could hurt it.
-
-An adapter validates every batch, runs the method's step as a transaction (a step that fails or ends in
-anything not finite leaves no trace), reports what happened, and saves and restores the whole of its state.
-"""
+"""`adapt` puts a method around a model; `Adapter` lets nothing through that could hurt it."""
 
 from __future__ import annotations
 
@@ -20,6 +16,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 
 from ctta._core import checkpoint, state
 from ctta._core.copies import copy_network, deep_copy
+from ctta._core.files import parsing
 from ctta._core.inputs import InputGuard
 from ctta._core.layers import AsItWas
 from ctta._core.method import Augment, Method
@@ -35,6 +32,8 @@ from ctta.errors import AugmentError, ModelError, SettingError, StateError
 META = "adapter"
 SOURCE = "source/"
 COUNTERS = {"batches": int, "skipped_steps": int}
+READ = "Files are read with ctta.load."
+PASSING = ("_lock", "_under_way", "_before")
 HEADER = {"method": str, "settings": dict, "seed": int, "augment": str, "fingerprint": str}
 
 
@@ -64,11 +63,7 @@ def adapt(
 
 
 def load(
-    path: str | os.PathLike[str],
-    model: nn.Module,
-    *,
-    augment: Augment | str | None = None,
-    inplace: bool = False,
+    path: str | os.PathLike[str], model: nn.Module, *, augment: Augment | str | None = None, inplace: bool = False
 ) -> Adapter:
     """Return the adapter that was saved to `path`; its stream goes on as if it had never stopped.
 
@@ -79,44 +74,35 @@ def load(
     tensors, header = checkpoint.read(path)
     checkpoint.require(header, HEADER, path)
     entry = find(header["method"])
-    if augment is None:
-        if header["augment"] not in NAMED:
-            raise AugmentError(
-                f"{path} was saved with an augmentation of your own, which a file cannot hold: pass it again, "
-                "ctta.load(path, model, augment=...)."
-            )
-        augment = header["augment"]
+    if augment is None and header["augment"] not in NAMED:
+        raise AugmentError(
+            f"{path} was saved with an augmentation of your own, which a file cannot hold: pass it again, "
+            "ctta.load(path, model, augment=...)."
+        )
+    view = choose(header["augment"] if augment is None else augment)
     settings, seed = entry.resolve(None, header["settings"]), header["seed"]
     learnt = {key.removeprefix(SOURCE): tensors.pop(key) for key in list(tensors) if key.startswith(SOURCE)}
-    made = {"augment": choose(augment), "seed": seed, "inplace": inplace, "learnt": learnt}
     as_it_was = AsItWas(model) if inplace and isinstance(model, nn.Module) else None
     adapter = None
     try:
-        adapter = Adapter(model, entry, settings, **made)
-        _continue_from(adapter, path, tensors, header)
+        adapter = Adapter(model, entry, settings, augment=view, seed=seed, inplace=inplace, learnt=learnt)
+        if adapter.fingerprint != header["fingerprint"]:
+            raise StateError(
+                f"{path} belongs to another model: the parameters or buffers it was adapted from are not those of "
+                "the model given. Pass the source model the saved adapter was built with."
+            )
+        adapter.load_state_dict(tensors)
     except BaseException:
         if as_it_was is not None:
             if adapter is not None:
                 adapter.reset()
             as_it_was.put_back()
         raise
-    return adapter
-
-
-def _continue_from(
-    adapter: Adapter, path: str | os.PathLike[str], tensors: dict[str, Tensor], header: Mapping[str, Any]
-) -> None:
-    """Give a new adapter what a file says, if the file belongs to its model."""
-    if adapter.fingerprint != header["fingerprint"]:
-        raise StateError(
-            f"{path} belongs to another model: the parameters or buffers it was adapted from are not those of the "
-            "model given. Pass the source model the saved adapter was built with."
-        )
-    adapter.load_state_dict(tensors)
     if adapter._layout == "on trial" and header.get("layout") in ("fast", "plain"):
         adapter._layout = "fast"
         if header["layout"] == "plain":
             adapter._use_plain_layout()
+    return adapter
 
 
 class Adapter(Stepping):
@@ -126,9 +112,8 @@ class Adapter(Stepping):
     `train()` and `eval()` change nothing: the method decides how each layer behaves.
 
     Threads may share an adapter. They take turns: every step, prediction, reset, save, load, copy and move is
-    whole, and the outcome is that of some order, one after the other. An adapter for each thread works too. Where
-    steps draw from torch's global generator (dropout), adapters of one process wait for each other meanwhile; code
-    of other kinds that draws from it in another thread at that moment does not, and changes such a run.
+    whole. An adapter for each thread works too. Where steps draw from torch's global generator (dropout), adapters
+    of one process wait for each other; other code that draws from it in another thread changes the run.
 
     An exception at any line, Ctrl-C included, leaves the adapter as it was before the call or as it is after it.
     """
@@ -147,22 +132,21 @@ class Adapter(Stepping):
         learnt: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__()
+        seed = _check_seed(seed)
         require_usable(model, inplace)
         if any(isinstance(module, Adapter) for module in model.modules()):
             raise ModelError("The model is or holds an adapter already: adapt the plain model instead.")
         self.training = False
         self.entry = entry
-        learns = entry.method.learns
         with torch.inference_mode(False):
-            if learnt is None and learns:
-                learnt = learns.read(settings, model)
+            if learnt is None and entry.method.learns:
+                learnt = entry.method.learns.read(settings, model)
             own = model if inplace else copy_network(model, "Pass `inplace=True` to adapt the model itself")
             changes_nothing = (entry.method.adapts, entry.method.statistics) == ("none", "source")
             keep = inplace or changes_nothing  # not ours to rearrange, or to answer bit for bit as the model
             self._layout = "given" if keep or not use_fast_layout(own) else "on trial"
             as_it_was = AsItWas(own)
             try:
-                seed = _check_seed(seed)
                 self.method = entry.method(own, settings, augment=augment, seed=seed, learnt=learnt)
             except BaseException:
                 as_it_was.put_back()
@@ -197,10 +181,7 @@ class Adapter(Stepping):
 
     @property
     def model(self) -> nn.Module:
-        """The adapting model itself (of a teacher and a student: the student).
-
-        `freeze()` gives a copy of what answers, and it stands still.
-        """
+        """The adapting model itself (of a teacher and a student: the student); `freeze()` gives what answers."""
         return self.method.model
 
     # ---------------------------------------------------------------- state
@@ -210,7 +191,7 @@ class Adapter(Stepping):
         """Become exactly a new adapter, bit for bit."""
         with torch.inference_mode(False):
             self._open()
-            state.restore(self.method, state.first(self.method))
+            state.restore(self.method, self.method.beginning)
             self._start()
 
     @turn
@@ -225,14 +206,13 @@ class Adapter(Stepping):
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
         """Everything the adapter keeps, as tensors: what moved of the model, declared state, counters."""
-        now = self.method.state()
+        now, made = self.method.state(), {"method": self.entry.name, "settings": dataclasses.asdict(self.settings)}
         counters = {"batches": self.batches, "skipped_steps": self.skipped_steps}
-        made = {"method": self.entry.name, "settings": dataclasses.asdict(self.settings)}
         text = json.dumps({**made, "scalars": now.scalars, **counters})  # in their order
         meta = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        found = {key: value if keep_vars else value.clone() for key, value in now.tensors.items()}
         out = {} if destination is None else destination
-        out.update({f"{prefix}{key}": value for key, value in {**found, META: meta}.items()})
+        out.update({f"{prefix}{key}": t if keep_vars else t.clone() for key, t in now.tensors.items()})
+        out[f"{prefix}{META}"] = meta
         return out
 
     @turn
@@ -244,23 +224,17 @@ class Adapter(Stepping):
         `strict` and `assign` are there for compatibility: a state is always whole and always copied.
         """
         tensors = dict(state_dict)
-        try:
+        with parsing("Expected a state made by Adapter.state_dict(), but got another", READ, StateError):
             meta = json.loads(bytes(tensors.pop(META).tolist()).decode())
             checkpoint.require(meta, {"method": str, "scalars": dict, **COUNTERS}, "This state")
-            counters = [meta[name] for name in COUNTERS]
-            strangers = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
-        except (KeyError, AttributeError, TypeError, ValueError, RecursionError, RuntimeError) as error:
-            raise StateError(f"Expected a state made by Adapter.state_dict(), but: {error!r}.") from error
+        counters = [meta[name] for name in COUNTERS]
+        strangers = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
         if strangers or not 0 <= counters[1] <= counters[0]:
             raise StateError(f"Expected tensors and counters from 0 on, but got {strangers[:3]}, {counters}.")
         self._require_made_alike(meta)
         with torch.inference_mode(False):
-            before = self._open()
-            try:
-                state.load(self.method, state.State(tensors, meta["scalars"]))
-            except BaseException:
-                state.restore(self.method, before)
-                raise
+            self._open()
+            state.load(self.method, state.State(tensors, meta["scalars"]))
             self._start()
         self._done = Done(counters[0], counters[1])
         return _IncompatibleKeys([], [])
@@ -273,10 +247,10 @@ class Adapter(Stepping):
         theirs = meta.get("settings", mine)
         if theirs != mine:
             given = theirs if isinstance(theirs, dict) else {}
-            other = [name for name in {**mine, **given} if mine.get(name) != given.get(name)]
+            other = ", ".join([name for name in {**mine, **given} if mine.get(name) != given.get(name)][:5])
             raise StateError(
-                f"Expected a state made with the same settings, but {', '.join(other[:5])} differ: make the "
-                "adapter with the settings of the state, or read a whole file with ctta.load."
+                f"Expected a state made with the same settings, but {other} differ: make the adapter with the "
+                "settings of the state, or read a whole file with ctta.load."
             )
 
     @turn
@@ -326,10 +300,10 @@ class Adapter(Stepping):
     def __deepcopy__(self, memo: dict[int, Any]) -> Adapter:
         twin = Adapter.__new__(Adapter)
         memo[id(self)] = twin
-        own = {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_under_way", "_before")}
+        own = {key: value for key, value in vars(self).items() if key not in PASSING}
         try:
             with torch.inference_mode(False):
-                twin.__setstate__({**deep_copy(own, memo), "_before": None})
+                twin.__setstate__(deep_copy(own, memo))
         except Exception as error:
             name = type(self.model).__name__
             raise ModelError(f"{name} cannot be copied ({error}), nor can an adapter that holds it.") from error
@@ -337,7 +311,7 @@ class Adapter(Stepping):
 
     def __getstate__(self) -> dict[str, Any]:
         twin = copy.deepcopy(self)  # pickle reads the tensors later, when other threads may have moved on
-        return {key: value for key, value in twin.__dict__.items() if key not in ("_lock", "_under_way")}
+        return {key: value for key, value in vars(twin).items() if key not in PASSING}
 
     @turn
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapter:
@@ -348,11 +322,9 @@ class Adapter(Stepping):
         self._fingerprint = None
         return self
 
-    def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *_: Any
-    ) -> None:  # when the adapter is part of another module
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
         mine = {key[len(prefix) :]: value for key, value in state_dict.items() if key.startswith(prefix)}
-        self.load_state_dict(mine)
+        self.load_state_dict(mine)  # as part of another module
 
 
 def _check_seed(seed: Any) -> int:

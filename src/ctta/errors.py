@@ -1,16 +1,10 @@
 """Every exception ctta raises.
 
 CttaError
-├── SettingError           a method, preset, variant or setting that does not exist or does not fit
-├── InputError             a batch that is refused; the adapter is as it was before it came
-├── ModelError             the model failed on a batch, or does not map a batch to logits
-│   └── UnsupportedModelError   the method cannot adapt this model at all
-├── AugmentError           an augmentation that cannot take the batch, or returns something unusable
-├── StateError             saved state that is missing, damaged, or belongs to something else
-├── DataError              a data file or download that is missing, damaged, or not what it should be
-├── StoreError             a store of results that cannot be read or written
-├── ConformanceError       a method breaks a promise that `ctta.checks` tests
-└── NonFiniteError         raised inside a step to have it undone; callers of an adapter never see it
+├── SettingError, InputError, AugmentError, StateError, DataError, StoreError, ConformanceError
+├── ModelError
+│   └── UnsupportedModelError
+└── NonFiniteError: raised inside a step to have it undone, callers of an adapter never see it
 """
 
 from __future__ import annotations

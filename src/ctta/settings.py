@@ -1,14 +1,13 @@
 """Typed settings: one frozen dataclass a method, from which checks, flags and tables follow.
 
-A field is written once::
+::
 
     @dataclass(frozen=True)
     class TentSettings:
         lr: float = setting(1e-3, "Step size.", low=0.0)
         optimizer: Literal["adam", "sgd"] = setting("adam", "Which optimiser moves the weights.")
 
-`describe` turns the class into plain data (name, type, default, range, help), `build` turns keyword
-arguments into a checked instance or refuses them with a sentence that says what would be accepted.
+`describe` turns the class into plain data, `build` turns keyword arguments into a checked instance.
 """
 
 from __future__ import annotations
@@ -73,19 +72,13 @@ class Setting:
     @property
     def accepts(self) -> str:
         """The accepted values in words: 'a number in [0, 1]', '"adam" or "sgd"'."""
-        words = [f'"{choice}"' for choice in self.choices]
-        if float in self.types:
-            words.insert(0, _with_range("a number", self))
-        elif int in self.types:
-            words.insert(0, _with_range("a whole number", self))
-        if bool in self.types:
-            words.append("True or False")
-        if str in self.types:
-            words.append("a string with commas" if self.many else "a string")
-        if self.many:
-            words.append("a list")
-        if type(None) in self.types:
-            words.append("None")
+        number = "a number" if float in self.types else "a whole number" if int in self.types else ""
+        words = [self._with_range(number)] if number else []
+        words += [f'"{choice}"' for choice in self.choices]
+        words += ["True or False"] if bool in self.types else []
+        words += ["a string with commas" if self.many else "a string"] if str in self.types else []
+        words += ["a list"] if self.many else []
+        words += ["None"] if type(None) in self.types else []
         return " or ".join(words) if len(words) < 3 else ", ".join(words[:-1]) + " or " + words[-1]
 
     def check(self, value: Any) -> Any:
@@ -106,6 +99,17 @@ class Setting:
         hint = suggestion(value, self.choices) if isinstance(value, str) else ""
         raise SettingError(f"Expected `{self.name}` to be {self.accepts}, but got {value!r}.{hint}")
 
+    def _with_range(self, noun: str) -> str:
+        lower = f"[{self.low:g}" if self.low is not None else f"({self.above:g}" if self.above is not None else ""
+        upper = (
+            f"{self.high:g}]" if self.high is not None else f"{self.below:g})" if self.below is not None else ""
+        )
+        if lower and upper:
+            return f"{noun} in {lower}, {upper}"
+        if self.above is not None:
+            return f"{noun} above {self.above:g}"
+        return noun if self.low is None else f"{noun} of at least {self.low:g}"
+
     def _in_range(self, value: float) -> bool:
         return (
             abs(value) <= sys.float_info.max
@@ -121,12 +125,7 @@ class Settings(tuple[Setting, ...]):
 
     def __getitem__(self, key: Any) -> Any:
         """Return a setting by position or by name."""
-        if isinstance(key, str):
-            for item in self:
-                if item.name == key:
-                    return item
-            raise KeyError(key)
-        return super().__getitem__(key)
+        return dict(zip(self.names, self, strict=True))[key] if isinstance(key, str) else super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
         return key in self.names if isinstance(key, str) else super().__contains__(key)
@@ -137,58 +136,30 @@ class Settings(tuple[Setting, ...]):
         return tuple(item.name for item in self)
 
 
-def _with_range(noun: str, item: Setting) -> str:
-    lower = f"[{item.low:g}" if item.low is not None else f"({item.above:g}" if item.above is not None else ""
-    upper = f"{item.high:g}]" if item.high is not None else f"{item.below:g})" if item.below is not None else ""
-    if lower and upper:
-        return f"{noun} in {lower}, {upper}"
-    if item.above is not None:
-        return f"{noun} above {item.above:g}"
-    if item.low is not None:
-        return f"{noun} of at least {item.low:g}"
-    return noun
-
-
 def describe(settings_type: type) -> Settings:
     """List the settings of a dataclass, in the order they are written."""
     hints = get_type_hints(settings_type)
     found = []
     for item in dataclasses.fields(settings_type):
-        kinds, choices = _read_annotation(hints[item.name])
-        facts = {"help": "", **item.metadata}
+        hint, facts = hints[item.name], {"help": "", **item.metadata}
+        parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
+        kinds = tuple(part for part in parts if get_origin(part) is not Literal)
         found.append(Setting(name=item.name, default=item.default, types=kinds, choices=choices, **facts))
     return Settings(found)
 
 
-def _read_annotation(hint: Any) -> tuple[tuple[type, ...], tuple[str, ...]]:
-    """Split an annotation into its plain types and its literal choices."""
-    if get_origin(hint) is Literal:
-        return (), tuple(get_args(hint))
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds: tuple[type, ...] = ()
-        choices: tuple[str, ...] = ()
-        for part in get_args(hint):
-            more_kinds, more_choices = _read_annotation(part)
-            kinds, choices = kinds + more_kinds, choices + more_choices
-        return kinds, choices
-    return (hint,), ()
-
-
 def build(settings_type: type[T], values: Mapping[str, Any], *, owner: str, lists: str = "") -> T:
-    """Make checked settings.
-
-    `owner` names the method in the message when a name is unknown, `lists` the command that prints all names
-    (`ctta methods OWNER` unless given).
-    """
-    lists = lists or f"ctta methods {owner}"
+    """Make checked settings; in errors, `owner` names the method, `lists` the command that prints all names."""
     known = {item.name: item for item in describe(settings_type)}
     for name in values:
         if name not in known:
             meant = [item.name for item in known.values() if name in item.aka]
             hint = f" Did you mean `{meant[0]}`?" if meant else suggestion(name, known)
-            accepted = ", ".join(known) or "none"
-            rest = f"Accepted settings: {accepted}." if len(known) <= FEW else f"`{lists}` lists all {len(known)}."
-            raise SettingError(f"{owner} has no setting `{name}`.{hint} {rest}")
+            accepted = f"Accepted settings: {', '.join(known) or 'none'}."
+            if len(known) > FEW:
+                accepted = f"`{lists or f'ctta methods {owner}'}` lists all {len(known)}."
+            raise SettingError(f"{owner} has no setting `{name}`.{hint} {accepted}")
     return settings_type(**{name: known[name].check(value) for name, value in values.items()})
 
 

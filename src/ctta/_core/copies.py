@@ -15,10 +15,7 @@ T = TypeVar("T")
 
 
 class _WithoutGraph(TorchFunctionMode):
-    """Has deepcopy copy tensors that belong to a graph, which torch refuses, as constants.
-
-    Networks keep such features of a pass anywhere: in attributes, dicts, lists, objects. deepcopy finds them all.
-    """
+    """Has deepcopy copy tensors that belong to a graph, which torch refuses, as constants."""
 
     def __torch_function__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -28,15 +25,15 @@ class _WithoutGraph(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def deep_copy(value: T, memo: dict[int, Any] | None = None) -> T:
+    """Copy a value with all that it holds; tensors with a graph come without it."""
+    with _WithoutGraph():
+        return copy.deepcopy(value, memo)
+
+
 def copy_network(model: nn.Module, advice: str) -> nn.Module:
     """Return a deep copy; a model that allows none is refused with the advice."""
     try:
         return deep_copy(model)
     except Exception as error:
         raise ModelError(f"{type(model).__name__} cannot be copied ({error}). {advice}.") from error
-
-
-def deep_copy(value: T, memo: dict[int, Any] | None = None) -> T:
-    """Copy a value with all that it holds; tensors with a graph come without it."""
-    with _WithoutGraph():
-        return copy.deepcopy(value, memo)

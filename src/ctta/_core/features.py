@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
@@ -13,14 +13,14 @@ from ctta.errors import UnsupportedModelError
 Call = tuple[Tensor, Tensor]
 """Input and output of one call of a layer."""
 
+NEEDS = "The method reads the features in front of a linear classifier"
+CURE = "Choose another method (see `ctta methods`)."
+
 
 def require_linear(model: nn.Module) -> None:
     """Refuse a model without any linear layer."""
     if not any(isinstance(module, nn.Linear) for module in model.modules()):
-        raise UnsupportedModelError(
-            f"The method reads the features in front of a linear classifier, and {type(model).__name__} has no "
-            "nn.Linear. Choose another method (see `ctta methods`)."
-        )
+        raise UnsupportedModelError(f"{NEEDS}, and {type(model).__name__} has no nn.Linear. {CURE}")
 
 
 @contextmanager
@@ -31,13 +31,11 @@ def watch_linear(network: nn.Module) -> Iterator[list[Call]]:
     def keep(_layer: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor) -> None:
         last[:] = [(inputs[0] if inputs else named["input"], output)]
 
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-    hooks = [layer.register_forward_hook(keep, with_kwargs=True) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in network.modules():
+            if isinstance(layer, nn.Linear):
+                hooks.callback(layer.register_forward_hook(keep, with_kwargs=True).remove)
         yield last
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def classifier_input(last: list[Call], logits: Tensor) -> Tensor:
@@ -45,8 +43,7 @@ def classifier_input(last: list[Call], logits: Tensor) -> Tensor:
     if not last or last[0][1].shape != logits.shape:
         found = f"that one returned shape {tuple(last[0][1].shape)}" if last else "none ran"
         raise UnsupportedModelError(
-            "The method reads the features in front of a linear classifier: expected the last nn.Linear of the "
-            f"forward pass to return logits of shape {tuple(logits.shape)}, but {found}. "
-            "Choose another method (see `ctta methods`)."
+            f"{NEEDS}: expected the last nn.Linear of the forward pass to return logits of shape "
+            f"{tuple(logits.shape)}, but {found}. {CURE}"
         )
     return wide(last[0][0])

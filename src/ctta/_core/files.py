@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 from ctta.errors import CttaError, DataError, StoreError
 
+_HOST = re.sub(r"[^A-Za-z0-9]+", "_", socket.gethostname())[:24]
+
 
 @contextlib.contextmanager
 def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
@@ -25,14 +27,18 @@ def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     images, where it would take days.
     """
     target = Path(os.path.realpath(target))
-    mode = _mode_of(target)
+    there = None
+    with contextlib.suppress(FileNotFoundError):
+        there = target.stat()
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        raise OSError(errno.EINVAL, "it is there and not an ordinary file", str(target))
     if durable:
         _sweep(target)
     temporary = target.with_name(f".{target.name}.{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:12]}.tmp")
     try:
         with temporary.open("xb") as file:  # not tempfile: its files are for their owner alone
-            if mode is not None:
-                os.chmod(temporary, mode)
+            if there is not None:
+                os.chmod(temporary, stat.S_IMODE(there.st_mode))
             yield file
             file.flush()
             if durable:
@@ -40,20 +46,6 @@ def atomic(target: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-_HOST = re.sub(r"[^A-Za-z0-9]+", "_", socket.gethostname())[:24]
-
-
-def _mode_of(target: Path) -> int | None:
-    """Permissions of the file that is there, if any; devices, folders and pipes are refused."""
-    try:
-        found = target.stat()
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is there and not an ordinary file", str(target))
-    return stat.S_IMODE(found.st_mode)
 
 
 def _sweep(target: Path) -> None:
@@ -71,10 +63,8 @@ def _sweep(target: Path) -> None:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
+    except (OSError, OverflowError) as error:
+        return not isinstance(error, ProcessLookupError)  # of others we may know nothing
     return True
 
 

@@ -18,8 +18,7 @@ from ctta._core.refusals import describe_value
 from ctta.errors import CttaError, InputError
 
 Predict = Callable[[Tensor], Tensor]
-Signature = tuple[int, int]
-"""Rank of a batch and size of its second dimension (channels)."""
+Signature = tuple[int, int]  # rank of a batch, and size of its second dimension (channels)
 
 
 class RangeWarning(UserWarning):
@@ -62,8 +61,7 @@ class InputGuard:
 
     def remember(self, x: Tensor, model: nn.Module) -> None:
         """Hold later batches to the rank and channels of one that was as expected."""
-        given = x.dim(), x.shape[1]
-        if hint(model) in (None, given):
+        if hint(model) in (None, given := (x.dim(), x.shape[1])):
             self.accepted = given
 
     def warn(self, stacklevel: int) -> None:
@@ -83,13 +81,14 @@ class InputGuard:
         that differs from the hint is refused only if the model cannot answer it, or answers by accident: because
         a normalisation inside the model spreads one channel over several.
         """
-        expected = self.accepted or hint(model)
-        if expected in (None, (x.dim(), x.shape[1])):
+        given, expected = (x.dim(), x.shape[1]), self.accepted or hint(model)
+        if expected in (None, given):
             return
         rank, channels = expected
-        spread = x.expand(-1, channels, *x.shape[2:]) if (x.dim(), x.shape[1]) == (rank, 1) else None
-        if self.accepted is None and _answers(predict, x) and (spread is None or not _answers(predict, spread)):
-            return
+        if self.accepted is None and _answers(predict, x):
+            by_accident = given == (rank, 1) and _answers(predict, x.expand(-1, channels, *x.shape[2:]))
+            if not by_accident:
+                return
         names = {2: "N x F", 3: "N x C x L", 4: "N x C x H x W", 5: "N x C x D x H x W"}
         raise InputError(
             f"Expected a batch of rank {rank} ({names.get(rank, 'N x ...')}) with {channels} channels, "
@@ -127,7 +126,5 @@ def _answers(predict: Predict, x: Tensor) -> bool:
 
 def hint(model: nn.Module) -> Signature | None:
     """Rank and channels the first convolution of a model would take, if it has one."""
-    for module in model.modules():
-        if isinstance(module, _ConvNd):
-            return len(module.kernel_size) + 2, module.in_channels
-    return None
+    layers = (module for module in model.modules() if isinstance(module, _ConvNd))
+    return next(((len(layer.kernel_size) + 2, layer.in_channels) for layer in layers), None)

@@ -6,11 +6,9 @@
         average: dict[str, Tensor] = per_tensor("Moving average of the sensitivity.")
         temperature: float = scalar(lambda m: m.settings.temperature, "The temperature in force.")
 
-The declared names are ordinary attributes of the method. Because they are declared, `Method` can start them
-anew, save, load, copy, move between devices, undo and check them without another line from the author.
-`init` is called with the method, when it is built and at every reset. `check` is called with the method once a
-saved state was loaded, and says whether what is there now can be gone on from; of which type a scalar is, its
-annotation says.
+Declared names are ordinary attributes of the method, which it can start anew, save, load, copy, move and undo
+(`ctta._core.state`). `init` is called with the method, when it is built. `check` is called with the method once a
+saved state was loaded, and says whether it can be gone on from.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["per tensor", "scalar", "buffer", "network", "generator"]
 Init = Callable[[Any], Any]
 Check = Callable[[Any], bool]
 
@@ -28,7 +25,7 @@ Check = Callable[[Any], bool]
 class Kept:
     """One declared piece of state: what kind it is, what it is for, how it starts, and whether it is sound."""
 
-    kind: Kind
+    kind: Literal["per tensor", "scalar", "buffer", "network", "generator"]
     help: str
     init: Init
     check: Check | None = None
@@ -40,7 +37,7 @@ def per_tensor(help: str) -> Any:
 
 
 def scalar(init: Init | float | str | bool | None, help: str, *, check: Check | None = None) -> Any:
-    """Declare a value that JSON can hold (number, string, boolean, None, or a list or dict of those)."""
+    """Declare a value that JSON can hold, of the type its annotation names."""
     return Kept("scalar", help, init if callable(init) else lambda _: init, check)
 
 

@@ -19,23 +19,13 @@ K = TypeVar("K")
 Group = Literal["none", "norm", "conv", "conv-norm", "all"]
 
 NORM: tuple[type[nn.Module], ...] = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-CONV: tuple[type[nn.Module], ...] = (_ConvNd,)
 _KINDS: dict[Group, tuple[type[nn.Module], ...]] = {
     "none": (),
     "norm": NORM,
-    "conv": CONV,
-    "conv-norm": NORM + CONV,
+    "conv": (_ConvNd,),
+    "conv-norm": (*NORM, _ConvNd),
     "all": (nn.Module,),
 }
-
-HOOK_TABLES = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-)
-"""Where modules hold their hooks, by number."""
 
 
 def collect(model: nn.Module, group: Group) -> dict[str, nn.Parameter]:
@@ -59,10 +49,8 @@ def weight_and_bias(parameters: dict[str, nn.Parameter], model: nn.Module) -> di
     """Those of a model's parameters that are named weight or bias; refuses a model without any."""
     found = {name: value for name, value in parameters.items() if name.rpartition(".")[2] in ("weight", "bias")}
     if not found:
-        raise UnsupportedModelError(
-            f"Expected parameters named weight or bias, and {type(model).__name__} has none: "
-            'pass parameters="all".'
-        )
+        words = f"Expected parameters named weight or bias, and {type(model).__name__} has none"
+        raise UnsupportedModelError(f'{words}: pass parameters="all".')
     return found
 
 
@@ -77,9 +65,8 @@ def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
 def use_batch_statistics(model: nn.Module) -> None:
     """Normalise with the statistics of the batch at hand from now on, in train and in eval mode.
 
-    The source statistics are kept aside for one case: a batch that gives a layer a single value per channel
-    (one image on a 1 x 1 map, or a BatchNorm1d with one row) has no variance, PyTorch refuses it, and the
-    layer answers with its source statistics instead.
+    The source statistics are kept aside for a batch that gives a layer a single value per channel (one image on a
+    1 x 1 map): it has no variance, PyTorch refuses it, and the layer answers with its source statistics instead.
     """
     for module in model.modules():
         if isinstance(module, _BatchNorm) and module.running_mean is not None:
@@ -97,7 +84,7 @@ def use_source_statistics(network: nn.Module, source: nn.Module) -> None:
         if isinstance(module, _BatchNorm) and module.running_mean is not None:
             layer = layers[name]
             for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
-                for key in [k for k, hook in hooks.items() if hook in HOOKS]:
+                for key in [k for k, hook in hooks.items() if hook in (_lend_source_statistics, _take_back)]:
                     del hooks[key]
             layer.track_running_stats = module.track_running_stats
             for key, value in module.named_buffers(recurse=False):
@@ -107,27 +94,22 @@ def use_source_statistics(network: nn.Module, source: nn.Module) -> None:
 def _lend_source_statistics(module: Any, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
     x = inputs[0] if inputs else named["input"]
     if x.numel() == x.shape[1]:
-        if _take_back_source_statistics not in module._forward_hooks.values():  # rarely needed: only from now on
-            module.register_forward_hook(_take_back_source_statistics, always_call=True)
+        if _take_back not in module._forward_hooks.values():  # rarely needed: only from now on
+            module.register_forward_hook(_take_back, always_call=True)
         module.running_mean, module.running_var = module.source_mean, module.source_var
 
 
-def _take_back_source_statistics(module: Any, _inputs: Any, _output: Any) -> None:
+def _take_back(module: Any, _inputs: Any, _output: Any) -> None:
     if module.running_mean is not None:
         module.running_mean = module.running_var = None
 
 
-HOOKS = (_lend_source_statistics, _take_back_source_statistics)
-"""What `use_batch_statistics` hooks on."""
-
-
 @contextmanager
 def training(*networks: nn.Module, whole: bool = False) -> Iterator[None]:
-    """Put the BatchNorm layers of networks in eval mode into train mode for a while.
+    """Put the BatchNorm layers of networks into train mode for a while, with `whole` all other layers too.
 
-    They normalise with the statistics of the batch, and their running statistics follow it. With `whole` all
-    other layers go with them, such as dropout. A layer that gets a single value per channel, which PyTorch
-    refuses to train on, answers with its running statistics and leaves them as they are.
+    They normalise with the statistics of the batch, and their running statistics follow it. A layer that gets a
+    single value per channel, which PyTorch refuses to train on, answers with its running statistics instead.
     """
     resting: set[nn.Module] = set()
 
@@ -186,10 +168,10 @@ def at_rest(network: nn.Module, first_hook: int) -> None:
     """Put a network in eval mode, without hooks of this number and later."""
     network.eval()
     for module in network.modules():
-        for kind in HOOK_TABLES:
-            hooks = getattr(module, kind)
-            for number in [number for number in hooks if number >= first_hook]:
-                del hooks[number]
+        for name, hooks in vars(module).items():
+            if name.startswith(("_forward_hooks", "_forward_pre_hooks")):
+                for number in [number for number in hooks if number >= first_hook]:
+                    del hooks[number]
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -201,8 +183,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 def finite(tensors: Mapping[K, Tensor]) -> tuple[list[K], Tensor | None]:
     """Tell of tensors whether they have neither NaN nor infinity, without waiting for the device.
 
-    Names of those that could, which is to say the floating ones (on the meta device they hold nothing), and
-    booleans in their order: None where there are none.
+    Names of the floating ones (on the meta device they hold nothing), and booleans in their order, None for none.
     """
     found = {k: t.detach() for k, t in tensors.items() if t.is_floating_point() and t.numel() and not t.is_meta}
     if not found:
@@ -210,7 +191,7 @@ def finite(tensors: Mapping[K, Tensor]) -> tuple[list[K], Tensor | None]:
     looked_at = list(found.values())
     device = looked_at[0].device
     if device.type == "cpu":  # where the norm takes fifty times as long
-        ends = [torch.aminmax(tensor) for tensor in looked_at]
+        ends = map(torch.aminmax, looked_at)
         return list(found), torch.stack([low.isfinite() & high.isfinite() for low, high in ends])
     largest = torch._foreach_norm(looked_at, float("inf"))
     return list(found), torch.stack([norm.isfinite().to(device) for norm in largest])
@@ -222,8 +203,7 @@ def to_host(values: Sequence[Tensor]) -> list[float]:
     if not found:
         return []
     dtype = functools.reduce(torch.promote_types, {value.dtype for value in found}, torch.float32)
-    numbers: list[float] = torch.cat([value.to(found[0].device, dtype) for value in found]).tolist()
-    return numbers
+    return list(torch.cat([value.to(found[0].device, dtype) for value in found]).tolist())
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a method learns of the source before deployment (EcoTTA: its meta networks), and the files that hold it.
 
 A method never opens a file: it declares with `Learnt` which of its settings names one, and is built with the
-tensors that were found there. A saved adapter brings them along, so that it needs the file no more.
+tensors that were found there. A saved adapter brings them along.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ class Learnt:
         return Path(name).expanduser() if name else None
 
     def read(self, settings: Any, model: nn.Module) -> dict[str, Tensor]:
-        """Return what was learnt of this source model; nothing where no file is named.
+        """Return what was learnt of this source model: nothing where the settings name no file.
 
-        A file that was made for another model is refused, but for the embedded one: presets name it whatever the
-        model is.
+        A file for another model is refused, but for the embedded one: presets name it whatever the model is.
         """
         path = self.file(settings)
         if path is None:

@@ -1,8 +1,4 @@
-"""The base of every method: the model it adapts, the state it declares, and what follows from that.
-
-A method is written by subclassing `Method`, stating what it adapts and what it keeps, and writing `step`.
-It gets reset, save, load, copy, device moves, undo and the checks on finite values from here.
-"""
+"""The base of every method: the model it adapts, the state it declares, and what follows from that."""
 
 from __future__ import annotations
 
@@ -36,9 +32,9 @@ class Method(Generic[S]):
     """One adaptation method around one model.
 
     Subclasses set `adapts` (which parameters may move), `statistics` (how BatchNorm normalises) and
-    `default_augment` (a name in `ctta.augment.NAMED`), declare state with the functions of
-    `ctta._core.kept`, and write `step`. Attributes that were not declared cannot be assigned later: a tensor
-    nobody declared would survive a reset.
+    `default_augment` (a name in `ctta.augment.NAMED`), declare state with the functions of `ctta._core.kept`, and
+    write `step`. They get reset, save, load, copy, device moves, undo and the checks on finite values. Other
+    attributes cannot be assigned later: a tensor nobody declared would survive a reset.
     """
 
     adapts: ClassVar[Group] = "none"
@@ -60,8 +56,7 @@ class Method(Generic[S]):
     ) -> None:
         if learnt and not self.learns:
             raise StateError(f"{type(self).__name__} takes nothing of the source, but got {list(learnt)[:3]}.")
-        self.model, self.settings = model, settings
-        self.augment, self.seed = augment, seed
+        self.model, self.settings, self.augment, self.seed = model, settings, augment, seed
         self.learnt = dict(learnt or {})
         self.notes: dict[str, Any] = {}
         self.conditions: list[tuple[str, Tensor]] = []
@@ -101,8 +96,7 @@ class Method(Generic[S]):
 
     def bn_mode(self) -> Literal["batch", "source"]:
         """How BatchNorm layers normalise: as a setting `bn_mode` says, if there is one."""
-        said = getattr(self.settings, "bn_mode", self.statistics)
-        return "batch" if said == "batch" else "source"
+        return "batch" if getattr(self.settings, "bn_mode", self.statistics) == "batch" else "source"
 
     @classmethod
     def files(cls, settings: S) -> tuple[Path, ...]:
@@ -240,12 +234,10 @@ class Method(Generic[S]):
     def settle(self) -> dict[str, Any]:
         """Bring what this step asked of the device, all at once; return the report if everything is finite."""
         expected, conditions, notes = self.expected, self.conditions, self.notes
-        self.notes, self.conditions, self.expected = {}, [], []
         tables = [notes, *(value for value in notes.values() if isinstance(value, dict))]
         noted = [(table, key, v) for table in tables for key, v in table.items() if isinstance(v, Tensor)]
-        answers = iter(
-            to_host([flags for *_, flags in expected] + [c for _, c in conditions] + [v for *_, v in noted])
-        )
+        questions = [flags for *_, flags in expected] + [flag for _, flag in conditions]
+        answers = iter(to_host(questions + [value for *_, value in noted]))
         for what, names, _ in expected:
             bad = [name for name in names if not next(answers)]
             if bad:
@@ -269,27 +261,27 @@ class Method(Generic[S]):
 
     def state(self) -> State:
         """All that is kept, by reference: clone what must outlive the next step."""
-        tensors: dict[str, Tensor] = {f"model/{name}": p.detach() for name, p in self.adapted.items()}
+        tensors = {f"model/{name}": value.detach() for name, value in self.adapted.items()}
         tensors.update({f"buffers/{name}": value for name, value in self.model.named_buffers()})
         scalars: dict[str, Any] = {}
         for name, item in self.kept().items():
             value = getattr(self, name)
-            if item.kind == "per tensor":
-                tensors.update({f"{name}/{key}": tensor for key, tensor in value.items()})
-            elif item.kind == "buffer" and value is not None:
-                tensors[name] = value
-            elif item.kind == "network":
-                found = (*value.named_parameters(), *value.named_buffers())
-                tensors.update({f"{name}/{key}": tensor.detach() for key, tensor in found})
-            elif item.kind == "generator":
-                tensors[name] = value.generator.get_state()
-            elif item.kind == "scalar":
-                scalars[name] = value
+            match item.kind:
+                case "per tensor":
+                    tensors.update({f"{name}/{key}": tensor for key, tensor in value.items()})
+                case "network":
+                    found = (*value.named_parameters(), *value.named_buffers())
+                    tensors.update({f"{name}/{key}": tensor.detach() for key, tensor in found})
+                case "generator":
+                    tensors[name] = value.generator.get_state()
+                case "buffer" if value is not None:
+                    tensors[name] = value
+                case "scalar":
+                    scalars[name] = value
         return State(tensors, scalars)
 
     def rest(self, first_hook: int) -> None:
         """Take back what a step that was cut short left switched on: train mode, hooks from a number on."""
-        self.notes, self.conditions, self.expected = {}, [], []
         for network in state.networks_of(self):
             layers.at_rest(network, first_hook)
             plain_blocks(network)
@@ -298,8 +290,7 @@ class Method(Generic[S]):
 
     def _prepare(self) -> None:
         """Put the model into the state every method starts from: eval mode, nothing trainable."""
-        self.model.eval()
-        self.model.requires_grad_(False)
+        self.model.eval().requires_grad_(False)
         if self.bn_mode() == "batch":
             layers.use_batch_statistics(self.model)
 

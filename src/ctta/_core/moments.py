@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -40,13 +40,11 @@ class AdamMemory(Method[S]):
         """Update the moments of every tensor with a gradient; return new values for those with a rate."""
         moved: dict[str, Tensor] = {}
         for name, gradient in gradients.items():
-            theta = self.value(name)
+            theta, lr = self.value(name), rates.get(name, 0.0)
             before = AdamState.zero(theta)
             if name in self.updates:
                 before = AdamState(self.mean[name], self.square[name], self.updates[name])
-            value, after = adam(
-                theta, gradient, rates.get(name, 0.0), before, beta1=beta1, weight_decay=weight_decay
-            )
+            value, after = adam(theta, gradient, lr, before, beta1=beta1, weight_decay=weight_decay)
             self.mean[name], self.square[name], self.updates[name] = after
             if name in rates:
                 moved[name] = value
@@ -68,17 +66,11 @@ class SgdMemory(Method[S]):
         weight_decay: float = 0.0,
     ) -> dict[str, Tensor]:
         """Update the velocity of every tensor with a gradient; return their new values."""
+        options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         moved: dict[str, Tensor] = {}
         for name, gradient in gradients.items():
-            moved[name], self.velocity[name] = sgd(
-                self.value(name),
-                gradient,
-                lr,
-                self.velocity.get(name),
-                momentum=momentum,
-                nesterov=nesterov,
-                weight_decay=weight_decay,
-            )
+            before = self.velocity.get(name)
+            moved[name], self.velocity[name] = sgd(self.value(name), gradient, lr, before, **options)
         return moved
 
 
@@ -107,7 +99,7 @@ class Descent(AdamMemory[D], SgdMemory[D]):
             rates = dict.fromkeys(gradients, s.lr)
             moved = self.adam(gradients, rates, beta1=s.momentum, weight_decay=s.weight_decay)
         else:
-            options = {"momentum": s.momentum, "weight_decay": s.weight_decay}
-            moved = self.sgd(gradients, s.lr, nesterov=s.nesterov, **options)
+            look: dict[str, Any] = {"momentum": s.momentum, "nesterov": s.nesterov}
+            moved = self.sgd(gradients, s.lr, **look, weight_decay=s.weight_decay)
         self.move(moved)
         self.note_moved(moved, s.lr)

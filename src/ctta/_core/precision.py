@@ -9,8 +9,7 @@ import torch
 
 from ctta.errors import SettingError
 
-PRECISIONS = ("full", "bf16")
-"""What a whole run may be computed in."""
+PRECISIONS = ("full", "bf16")  # what a whole run may be computed in
 
 
 def autocast_on(device_type: str) -> bool:
@@ -28,11 +27,9 @@ def bf16_pays(device_type: str) -> bool:
     """Tell whether this machine multiplies bfloat16 numbers faster than float32 ones, not just somehow."""
     if device_type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device_type != "cpu":
-        return False
     known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
     used = torch.backends.cpu.get_cpu_capability() == "AVX512"  # a process can be told to do without
-    return used and any(has is not None and has() for has in known)
+    return device_type == "cpu" and used and any(has is not None and has() for has in known)
 
 
 def bf16_where_it_pays(device_type: str) -> AbstractContextManager[object]:
@@ -47,14 +44,10 @@ def check_precision(precision: object) -> None:
 
 
 def in_precision(precision: str, device_type: str) -> AbstractContextManager[object]:
-    """Have all work done in a precision meanwhile, faster or not, whatever the caller's autocast.
-
-    In bf16 convolutions and matrix products are rounded to bfloat16; weights keep their dtype.
-    """
+    """Have all work done in a precision meanwhile, faster or not; in bf16 weights keep their dtype."""
     check_precision(precision)
-    if precision == "full":
-        return without_autocast(device_type)
-    return torch.autocast(device_type, torch.bfloat16)
+    full = precision == "full"
+    return without_autocast(device_type) if full else torch.autocast(device_type, torch.bfloat16)
 
 
 def mark(precision: str) -> str:

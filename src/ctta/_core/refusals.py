@@ -19,7 +19,7 @@ def describe_value(value: Any) -> str:
 
 
 def require_usable(model: Any, inplace: bool) -> None:
-    """Refuse what is no model, and models with tensors that cannot be copied, computed with or moved as others."""
+    """Refuse what is no model, and models with tensors of kinds that cannot be adapted."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"Expected a torch.nn.Module, but got a {type(model).__qualname__}.")
     if isinstance(model, torch.jit.ScriptModule):
@@ -44,16 +44,16 @@ def require_usable(model: Any, inplace: bool) -> None:
 
 def failed_forward(model: nn.Module, x: Tensor, error: Exception) -> ModelError:
     """The model raised; if it reads statistics that a method took away, say what to do."""
-    hint = ""
     reads = "running_" in str(error) or "NoneType" in str(error)
-    if reads and any("source_mean" in module._buffers for module in model.modules()):
-        hint = (
-            ". This method normalises with the statistics of the batch and took `running_mean` and `running_var` "
-            "of the BatchNorm layers away, but the model seems to read them itself: use the layers as torch has "
-            'them, or pass bn_mode="source" (where the method has it), or choose the method "source".'
-        )
+    taken = reads and any("source_mean" in module._buffers for module in model.modules())
+    hint = (
+        ". This method normalises with the statistics of the batch and took `running_mean` and `running_var` "
+        "of the BatchNorm layers away, but the model seems to read them itself: use the layers as torch has "
+        'them, or pass bn_mode="source" (where the method has it), or choose the method "source".'
+    )
     return ModelError(
-        f"The model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, {x.dtype}: {error}{hint}"
+        f"The model raised {type(error).__name__} on a batch of shape {tuple(x.shape)}, {x.dtype}: {error}"
+        f"{hint if taken else ''}"
     )
 
 

@@ -36,16 +36,12 @@ class MethodEntry:
     settings_type: type = field(repr=False)
 
     def resolve(self, preset: str | None, values: Values) -> Any:
-        """Settings from defaults, then the preset, then the variant, then what the caller gave.
-
-        A settings class may add what the caller's choice implies: `implied(given) -> values`.
-        """
-        given = dict(values)
-        base: dict[str, Any] = {}
+        """Settings from defaults, preset, variant, what the caller's choice implies, and the choice itself."""
+        given, base = dict(values), dict[str, Any]()
         if preset is not None:
             base |= _pick("preset", preset, self.presets, self.name)
         if self.variants:
-            variant = given.get("variant", base.get("variant", self._default("variant")))
+            variant = given.get("variant", base.get("variant", self.settings["variant"].default))
             base |= _pick("variant", variant, self.variants, self.name)
         if hasattr(self.settings_type, "implied"):
             base |= self.settings_type.implied(given)
@@ -53,9 +49,6 @@ class MethodEntry:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return find, (self.name,)  # copied and pickled by name: an entry is what the registry says it is
-
-    def _default(self, name: str) -> Any:
-        return self.settings[name].default
 
 
 _ENTRIES: dict[str, MethodEntry] = {}
@@ -74,11 +67,10 @@ def register(
 ) -> Callable[[M], M]:
     """Enter a method under a name. `needs` says in words what a model or stream must offer.
 
-    `cost` is what a batch costs at most with the default settings, in forward passes of the model (a backward pass
-    through all layers counts two). `confidence` says how sure it is that the method is the published one: "high"
-    where official code was read, "medium" where it was not to be had, "low" for a reconstruction from a
-    description. The settings class is read from the type argument: `class Tent(Method[TentSettings])`. `variants`
-    are bundles of settings chosen by the setting `variant`.
+    `cost` is what a batch costs at most with the default settings, in forward passes (a backward pass through all
+    layers counts two). `confidence` in that it is the published method: "high" where official code was read,
+    "medium" where there was none, "low" for a reconstruction from a description. The settings class is read from
+    the type argument: `Method[TentSettings]`. `variants` are bundles of settings chosen by the setting `variant`.
     """
 
     def enter(method: M) -> M:
@@ -92,20 +84,9 @@ def register(
         taken = _ENTRIES.get(name)
         if taken and (taken.method.__module__, taken.method.__name__) != (method.__module__, method.__name__):
             raise SettingError(f"The name `{name}` is taken by {taken.method.__module__}.{taken.method.__name__}.")
-        _ENTRIES[name] = MethodEntry(
-            name=name,
-            paper=paper,
-            year=year,
-            needs=frozenset(needs or ()),
-            cost=cost,
-            confidence=confidence,
-            settings=describe(settings_type),
-            presets=_frozen(presets),
-            variants=_frozen(variants),
-            summary=(method.__doc__ or "").strip().split("\n")[0],
-            method=method,
-            settings_type=settings_type,
-        )
+        settings, summary = describe(settings_type), (method.__doc__ or "").strip().split("\n")[0]
+        facts = (name, paper, year, frozenset(needs or ()), cost, confidence, settings)
+        _ENTRIES[name] = MethodEntry(*facts, _frozen(presets), _frozen(variants), summary, method, settings_type)
         return method
 
     return enter
@@ -148,8 +129,8 @@ def _frozen(values: Mapping[str, Values] | None) -> Mapping[str, Values]:
 
 
 def _settings_type(method: type[Method[Any]]) -> type:
-    for base in getattr(method, "__orig_bases__", ()):
-        for argument in get_args(base):
-            if isinstance(argument, type):
-                return argument
+    arguments = [kind for base in getattr(method, "__orig_bases__", ()) for kind in get_args(base)]
+    for kind in arguments:
+        if isinstance(kind, type):
+            return kind
     raise SettingError(f"Say which settings {method.__name__} takes: class {method.__name__}(Method[Settings]).")

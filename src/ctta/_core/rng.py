@@ -17,11 +17,7 @@ BORROWED = threading.RLock()
 
 
 class Rng:
-    """A seeded CPU generator.
-
-    Draws are made on the CPU and moved, so that one seed gives one run on every device and the global
-    random state is never touched.
-    """
+    """A seeded CPU generator: one seed gives one run on every device; global random state is not touched."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator("cpu").manual_seed(seed)

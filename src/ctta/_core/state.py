@@ -1,7 +1,7 @@
 """The declared state of a method as one flat set of tensors and scalars: read, check, restore, convert.
 
 Reset, save, load, undo and device moves all go through these few functions, so that a method which declares
-its state (`ctta._core.kept`) gets all of them, and gets them right together.
+its state (`ctta._core.kept`) gets all of them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -44,66 +45,64 @@ def load(method: Method[Any], saved: State) -> None:
 
 def check(method: Method[Any], state: State) -> None:
     """Refuse a state that does not fit the method and its model, before anything is changed."""
-    kinds = {name: item.kind for name, item in method.kept().items()}
-    now = method.state()
-    parameters = method.adapted
+    now, kinds = method.state(), {name: item.kind for name, item in method.kept().items()}
     _require_keys("scalars", state.scalars, now.scalars)
     _require_types(method, state.scalars)
-    lasting = {key for key in now.tensors if kinds.get(key.split("/")[0]) not in ("per tensor", "buffer")}
-    given = set()
-    for key, tensor in state.tensors.items():
+
+    def lasting(keys: Iterable[str]) -> list[str]:
+        return [key for key in keys if kinds.get(key.partition("/")[0]) not in ("per tensor", "buffer")]
+
+    _require_keys("tensors", lasting(state.tensors), lasting(now.tensors))
+    for key, found in state.tensors.items():
         owner, _, name = key.partition("/")
-        if kinds.get(owner) == "per tensor":
-            if name not in parameters or not _fits(tensor.shape, parameters[name].shape):
-                raise StateError(f"The state has {key} of shape {tuple(tensor.shape)}: no such tensor is adapted.")
-            if tensor.dtype != wide(parameters[name]).dtype:
-                raise StateError(
-                    f"Expected {key} in {wide(parameters[name]).dtype}, but the state has {tensor.dtype}."
-                )
-        elif kinds.get(owner) != "buffer":
-            given.add(key)
-    _require_keys("tensors", given, lasting)
-    for key in given:
-        wanted, found = now.tensors[key], state.tensors[key]
-        if (wanted.shape, wanted.dtype) != (found.shape, found.dtype):
+        kind = kinds.get(owner)
+        if kind == "buffer":
+            continue
+        if kind == "per tensor":
+            of = method.adapted.get(name)
+            if of is None or not _fits(found.shape, of.shape):
+                raise StateError(f"The state has {key} of shape {tuple(found.shape)}: no such tensor is adapted.")
+            wanted = wide(of).dtype, found.shape
+        else:
+            wanted = now.tensors[key].dtype, now.tensors[key].shape
+        if wanted != (found.dtype, found.shape):
             raise StateError(
-                f"Expected {key} to be {wanted.dtype} of shape {tuple(wanted.shape)}, but the state has "
+                f"Expected {key} to be {wanted[0]} of shape {tuple(wanted[1])}, but the state has "
                 f"{found.dtype} of shape {tuple(found.shape)}."
             )
-    if not all_finite(list(changed(method, state.tensors).values())):
+    if not all_finite(changed(method, state.tensors).values()):
         raise StateError("The state holds NaN or infinity, which no adapter saves: use another copy.")
 
 
 def restore(method: Method[Any], state: State) -> None:
     """Continue from a state that fits; every tensor is copied."""
     device = next(iter(method.model.parameters()), torch.empty(0)).device
-
-    def own(tensor: Tensor) -> Tensor:
-        return tensor.detach().to(device, copy=True)
-
-    method.move({name: state.tensors[f"model/{name}"] for name in method.adapted})
-    set_buffers(method.model, {k[8:]: t for k, t in state.tensors.items() if k.startswith("buffers/")})
+    parts: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+    for key, tensor in state.tensors.items():
+        owner, _, name = key.partition("/")
+        parts[owner][name] = tensor
+    method.move({name: parts["model"][name] for name in method.adapted})
+    set_buffers(method.model, parts["buffers"])
     for name, item in method.kept().items():
-        if item.kind == "per tensor":
-            entries = {key: t for key, t in state.tensors.items() if key.startswith(f"{name}/")}
-            setattr(method, name, {key.partition("/")[2]: own(t) for key, t in entries.items()})
-        elif item.kind == "buffer":
-            setattr(method, name, own(state.tensors[name]) if name in state.tensors else None)
-        elif item.kind == "network":
-            set_network(
-                getattr(method, name),
-                {k.partition("/")[2]: t for k, t in state.tensors.items() if k.startswith(f"{name}/")},
-            )
-        elif item.kind == "generator":
-            getattr(method, name).restore(state.tensors[name])
-        elif item.kind == "scalar":
-            setattr(method, name, copy.deepcopy(state.scalars[name]))
+        part = parts[name]
+        match item.kind:
+            case "per tensor":
+                own = {key: tensor.detach().to(device, copy=True) for key, tensor in part.items()}
+                setattr(method, name, own)
+            case "buffer":
+                setattr(method, name, part[""].detach().to(device, copy=True) if "" in part else None)
+            case "network":
+                set_network(getattr(method, name), part)
+            case "generator":
+                getattr(method, name).restore(part[""])
+            case "scalar":
+                setattr(method, name, copy.deepcopy(state.scalars[name]))
 
 
 def not_finite(method: Method[Any]) -> dict[str, Tensor]:
     """Copies of the tensors of a state that hold NaN or infinity now."""
     tensors = method.state().tensors
-    if all_finite(list(tensors.values())):
+    if all_finite(tensors.values()):
         return {}
     return {key: value.detach().clone() for key, value in tensors.items() if not all_finite([value])}
 
@@ -129,16 +128,24 @@ def convert(method: Method[Any], to: Callable[[Tensor], Tensor]) -> None:
     method.model._apply(to)  # type: ignore[no-untyped-call]
     named = dict(method.model.named_parameters())
     method.adapted = {name: named[name] for name in method.adapted}
-    for held in (method.source, method.source_buffers, method.learnt, method.beginning.tensors):
-        held.update({name: to(value) for name, value in held.items()})
+    moved: dict[int, Tensor] = {}
+
+    def once(tensor: Tensor) -> Tensor:  # the state it began with shares tensors with the source
+        return moved[id(tensor)] if id(tensor) in moved else moved.setdefault(id(tensor), to(tensor))
+
+    for held in ("source", "source_buffers", "learnt"):
+        setattr(method, held, {name: once(value) for name, value in getattr(method, held).items()})
+    first = {key: once(value) for key, value in method.beginning.tensors.items()}
+    method.beginning = State(first, method.beginning.scalars)
     for name, item in method.kept().items():
         value = getattr(method, name)
-        if item.kind == "per tensor":
-            setattr(method, name, {key: to(tensor) for key, tensor in value.items()})
-        elif item.kind == "buffer" and value is not None:
-            setattr(method, name, to(value))
-        elif item.kind == "network":
-            value._apply(to)
+        match item.kind:
+            case "per tensor":
+                setattr(method, name, {key: to(tensor) for key, tensor in value.items()})
+            case "buffer" if value is not None:
+                setattr(method, name, to(value))
+            case "network":
+                value._apply(to)
     method.never_finite = not_finite(method)
 
 
@@ -188,31 +195,14 @@ def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def beginning(method: Method[Any]) -> State:
-    """Copy the declared state a method begins with; networks only where they differ from the source model."""
-    now, source = method.state(), _source(method)
-    own: dict[str, Tensor] = {}
+    """The state a method begins with: copies, or where it is that of the source model the same tensors."""
+    now = method.state()
+    source = {**dict(method.model.named_parameters()), **method.source_buffers, **method.source}
+    tensors = {}
     for key, tensor in now.tensors.items():
-        owner, _, name = key.partition("/")
-        if owner not in ("model", "buffers") and not (name in source and equal_bits(tensor, source[name])):
-            own[key] = tensor.clone()
-    return State(own, copy.deepcopy(now.scalars))
-
-
-def first(method: Method[Any]) -> State:
-    """The state in which a method began, by reference."""
-    source = _source(method)
-    tensors = {f"model/{name}": value for name, value in method.source.items()}
-    tensors |= {f"buffers/{name}": value for name, value in method.source_buffers.items()}
-    for name, item in method.kept().items():
-        if item.kind == "network":
-            keys = network_tensors(getattr(method, name))
-            tensors |= {f"{name}/{key}": source[key] for key in keys if key in source}
-    return State(tensors | method.beginning.tensors, method.beginning.scalars)
-
-
-def _source(method: Method[Any]) -> dict[str, Tensor]:
-    """Parameters and buffers of the source model, by name and reference."""
-    return {**dict(method.model.named_parameters()), **method.source_buffers, **method.source}
+        origin = source.get(key.partition("/")[2])
+        tensors[key] = origin if origin is not None and equal_bits(tensor, origin) else tensor.clone()
+    return State(tensors, copy.deepcopy(now.scalars))
 
 
 def networks_of(method: Method[Any]) -> list[nn.Module]:
@@ -229,20 +219,19 @@ class undisturbed:  # noqa: N801 - a context manager, used as a function
 
     def __init__(self, method: Method[Any]) -> None:
         self.networks = networks_of(method)
-        self.generators = [
-            getattr(method, name) for name, item in method.kept().items() if item.kind == "generator"
-        ]
-        self.buffers = [{name: value.clone() for name, value in n.named_buffers()} for n in self.networks]
         # the buffers themselves, not their ids: a freed one's id may be that of the tensor that replaced it
-        self.seen = [{name: (b, b._version) for name, b in n.named_buffers()} for n in self.networks]
-        self.drawn = [item.state() for item in self.generators]
+        self.before = [{k: (b, b._version, b.clone()) for k, b in n.named_buffers()} for n in self.networks]
+        kept = [getattr(method, name) for name, item in method.kept().items() if item.kind == "generator"]
+        self.drawn = [(item, item.state()) for item in kept]
 
     def put_back(self) -> None:
         """Put it back now; a second time does no harm."""
-        for network, before, values in zip(self.networks, self.seen, self.buffers, strict=True):
-            if _disturbed(network, before):
-                set_buffers(network, values)
-        for item, state in zip(self.generators, self.drawn, strict=True):
+        for network, before in zip(self.networks, self.before, strict=True):
+            now = dict(network.named_buffers())
+            same = (b is now.get(name) and b._version == version for name, (b, version, _) in before.items())
+            if now.keys() != before.keys() or not all(same):
+                set_buffers(network, {name: value for name, (*_, value) in before.items()})
+        for item, state in self.drawn:
             item.restore(state)
 
     def __enter__(self) -> None:
@@ -252,13 +241,6 @@ class undisturbed:  # noqa: N801 - a context manager, used as a function
         self.put_back()
 
 
-def _disturbed(network: nn.Module, before: Mapping[str, tuple[Tensor, int]]) -> bool:
-    """Tell whether buffers were replaced or written to since they had these versions."""
-    now = dict(network.named_buffers())
-    same = (value is now.get(name) and value._version == version for name, (value, version) in before.items())
-    return now.keys() != before.keys() or not all(same)
-
-
 def network_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers of a network by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -266,10 +248,7 @@ def network_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 def _fits(shape: torch.Size, parameter: torch.Size) -> bool:
     """Tell whether a tensor is a number, or as its parameter with some dimensions reduced to 1."""
-    reduced = len(shape) == len(parameter) and all(
-        size in (1, whole) for size, whole in zip(shape, parameter, strict=True)
-    )
-    return reduced or not shape
+    return not shape or (len(shape) == len(parameter) and all(map(lambda a, b: a in (1, b), shape, parameter)))
 
 
 def _require_types(method: Method[Any], scalars: Mapping[str, Any]) -> None:
@@ -294,20 +273,17 @@ def is_of_type(value: Any, hint: Any) -> bool:
         return any(is_of_type(value, part) for part in inner)
     if kind is Literal:
         return value in inner
-    if kind is list:
-        return type(value) is list and all(is_of_type(item, inner[0]) for item in value)
-    if kind is dict:
-        return type(value) is dict and all(is_of_type(item, inner[1]) for item in value.values())
-    if hint is float:
-        return is_of_type(value, int) or (type(value) is float and abs(value) <= sys.float_info.max)
-    if hint is int:
-        return type(value) is int and abs(value) < 2**63
+    if kind in (list, dict):
+        items = value.values() if type(value) is dict else value
+        return type(value) is kind and all(is_of_type(item, inner[-1]) for item in items)
+    if hint in (int, float):
+        most = sys.float_info.max if type(value) is float else 2**63 - 1
+        return type(value) in (int, hint) and abs(value) <= most
     return not isinstance(hint, type) or type(value) is hint
 
 
 def _require_keys(what: str, given: Iterable[str], expected: Iterable[str]) -> None:
-    missing = sorted(set(expected) - set(given))
-    unknown = sorted(set(given) - set(expected))
+    missing, unknown = sorted(set(expected) - set(given)), sorted(set(given) - set(expected))
     if missing or unknown:
         raise StateError(
             f"The state does not fit this method and model: of its {what}, missing {missing[:3] or 'nothing'}, "

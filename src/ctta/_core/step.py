@@ -23,7 +23,7 @@ from ctta._core.layers import INTEGERS, all_finite
 from ctta._core.method import Method
 from ctta._core.registry import MethodEntry
 from ctta._core.report import Report
-from ctta._core.state import State, changed, first, network_tensors, networks_of, restore, undisturbed
+from ctta._core.state import State, changed, network_tensors, networks_of, restore, undisturbed
 from ctta._cost.layout import use_plain_layout
 from ctta.errors import CttaError, NonFiniteError
 
@@ -98,14 +98,11 @@ class Stepping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = threading.RLock()
-        self._under_way = False
-        self._before = None
+        self._lock, self._under_way, self._before = threading.RLock(), False, None
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         super().__setstate__(saved)  # type: ignore[no-untyped-call]
-        self._lock = threading.RLock()
-        self._under_way = False
+        self._lock, self._under_way, self._before = threading.RLock(), False, None
 
     @turn
     def forward(self, images: Tensor) -> Tensor:
@@ -134,17 +131,9 @@ class Stepping(nn.Module):
                 guard.warn(stacklevel=6)
             if guard.accepted != (x.dim(), x.shape[1]):
                 guard.remember(x, method.model)
-            skipped = self._done.skipped_steps + (reason is not None)
-            report = Report(
-                method=self.entry.name,
-                batch=self._done.batches + 1,
-                samples=len(x),
-                skipped=reason is not None,
-                reason=reason,
-                skipped_steps=skipped,
-                **notes,
-            )
-            self._done = Done(report.batch, skipped, report)
+            skipped, batch = self._done.skipped_steps + (reason is not None), self._done.batches + 1
+            report = Report(self.entry.name, batch, len(x), reason is not None, reason, skipped, **notes)
+            self._done = Done(batch, skipped, report)
             return logits.detach()
 
     @turn
@@ -158,8 +147,7 @@ class Stepping(nn.Module):
     @property
     def _counted(self) -> Done:
         """What counts now: of a turn that is under way, nothing does yet."""
-        before = self._before
-        return self._done if before is None else before.done
+        return before.done if (before := self._before) else self._done  # read once: threads
 
     def _open(self) -> State:
         """Begin a change of the whole state: write down what it is now, and how to put that back.
@@ -171,9 +159,8 @@ class Stepping(nn.Module):
         copies: dict[str, Tensor] = {}
         for key, value in state.tensors.items():
             origin, old = source.get(key.removeprefix("model/")), reused.get(key)
-            if old is not None and (old.shape, old.stride(), old.dtype, old.device) == (
-                (value.shape, value.stride(), value.dtype, value.device)
-            ):
+            kind = value.shape, value.stride(), value.dtype, value.device
+            if old is not None and kind == (old.shape, old.stride(), old.dtype, old.device):
                 copies[key] = old.copy_(value)
                 continue
             if origin is not None and value.device.type in COMPARED and origin.dtype == value.dtype:
@@ -194,8 +181,7 @@ class Stepping(nn.Module):
 
     def _put_back(self) -> None:
         """Return to what was before a turn that was cut short."""
-        before = self._before
-        if before is None:
+        if (before := self._before) is None:
             return
         with torch.inference_mode(False):
             self.method.rest(before.first_hook)
@@ -212,7 +198,7 @@ class Stepping(nn.Module):
         logits = self._predict(x)
         if all_finite([logits]):
             return logits, reason
-        restore(self.method, first(self.method))
+        restore(self.method, self.method.beginning)
         answer = self._predict(x)
         if all_finite([answer]):
             return answer, "logits are not finite: the adapted weights were given up for the source weights"

@@ -73,35 +73,33 @@ class Answer(NamedTuple):
     averaged: bool
 
 
-def ask(teacher: Net, anchor: Net, view: Net, x: Tensor, *, threshold: float, views: int) -> Answer:
-    """Ask the teacher: for the batch, or for `views` views of it if the anchor's confidence is below `threshold`.
+def ask(teacher: Net, anchor: Net, view: Net, x: Tensor, s: TeacherSettings) -> Answer:
+    """Ask the teacher: for the batch, or for views of it if the anchor's confidence is below the threshold.
 
     The views go through the teacher one by one, each normalised with its own statistics.
     """
     with torch.no_grad():
-        confidence = anchor(x).softmax(1).amax(1).mean().item() if threshold > 0 else None
-        if confidence is None or confidence >= threshold:
+        confidence = anchor(x).softmax(1).amax(1).mean().item() if s.confidence > 0 else None
+        if confidence is None or confidence >= s.confidence:
             return Answer(teacher(x), confidence, averaged=False)
         total = teacher(view(x))
-        for _ in range(views - 1):
+        for _ in range(s.views - 1):
             total = total + teacher(view(x))
-        return Answer(total / views, confidence, averaged=True)
+        return Answer(total / s.views, confidence, averaged=True)
 
 
 class FrozenTeacher(nn.Module):
     """Teacher and anchor as one ordinary module that answers a batch as they did, always with the same views."""
 
-    def __init__(self, teacher: nn.Module, anchor: nn.Module, view: Views, threshold: float, views: int) -> None:
+    def __init__(self, teacher: nn.Module, anchor: nn.Module, view: Views, settings: TeacherSettings) -> None:
         super().__init__()
-        self.teacher, self.anchor, self.view = teacher, anchor, view
-        self.threshold, self.views = threshold, views
+        self.teacher, self.anchor, self.view, self.settings = teacher, anchor, view, settings
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the teacher's logits, N x classes, without graph."""
         view = Views(self.view.augment, copy.deepcopy(self.view.rng))
-        teacher, anchor = (partial(_logits, net) for net in (self.teacher, self.anchor))
-        return ask(teacher, anchor, view, x, threshold=self.threshold, views=self.views).logits
+        return ask(partial(_logits, self.teacher), partial(_logits, self.anchor), view, x, self.settings).logits
 
 
 def _logits(net: nn.Module, x: Tensor) -> Tensor:
@@ -140,16 +138,14 @@ class MeanTeacher(Descent[S]):
 
     def frozen(self) -> nn.Module:
         """Return the teacher with all it takes to answer."""
-        s = self.settings
-        return FrozenTeacher(self.teacher, self.anchor, self.view, s.confidence, s.views)
+        return FrozenTeacher(self.teacher, self.anchor, self.view, self.settings)
 
     # ---------------------------------------------------------------- the parts of a step
 
     def ask(self, x: Tensor) -> Answer:
         """Ask the teacher, over views where the anchor is unsure."""
-        s = self.settings
         teacher, anchor = (partial(self.forward, model=net) for net in (self.teacher, self.anchor))
-        return ask(teacher, anchor, self.view, x, threshold=s.confidence, views=s.views)
+        return ask(teacher, anchor, self.view, x, self.settings)
 
     def agreement(self, logits: Tensor, target: Tensor) -> Tensor:
         """Loss of each sample against the teacher, one way or both ways: N x C, N x C -> N."""

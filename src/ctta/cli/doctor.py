@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -34,10 +33,7 @@ def command(as_json: bool) -> None:
     Example: ctta doctor
     """
     facts = examine()
-    if as_json:
-        click.echo(json.dumps(facts, indent=2))
-    else:
-        show(facts)
+    click.echo(json.dumps(facts, indent=2) if as_json else in_words(facts))
     if facts["problems"]:
         raise SystemExit(1)
 
@@ -46,31 +42,26 @@ def examine() -> dict[str, Any]:
     """Collect the facts."""
     import torch
 
-    core = {name: version_of(name) for name in core_packages()}
-    problems = [f"{name} is not installed: pip install {name}" for name, found in core.items() if found is None]
+    required = importlib.metadata.requires("ctta") or []
+    core = {
+        p: version_of(p) for p in (re.split(r"[^\w.-]", line)[0] for line in required if "extra ==" not in line)
+    }
     devices = ["cpu"]
     if torch.cuda.is_available():
         devices += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         devices.append("mps")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "ctta": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "core": core,
         "devices": devices,
-        "threads": {"torch": torch.get_num_threads(), "cores": len(os.sched_getaffinity(0))}
-        if hasattr(os, "sched_getaffinity")
-        else {"torch": torch.get_num_threads(), "cores": os.cpu_count()},
+        "threads": {"torch": torch.get_num_threads(), "cores": cores},
         "extras": {name: version_of(name) for name in EXTRAS},
-        "problems": problems,
+        "problems": [f"{name} is not installed: pip install {name}" for name, found in core.items() if not found],
     }
-
-
-def core_packages() -> list[str]:
-    """Names of the packages ctta requires, from its own metadata."""
-    required = importlib.metadata.requires("ctta") or []
-    return [re.split(r"[^\w.-]", line)[0] for line in required if "extra ==" not in line]
 
 
 def version_of(package: str) -> str | None:
@@ -81,15 +72,20 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def show(facts: dict[str, Any]) -> None:
-    """Print the facts for a person."""
-    click.echo(f"ctta {facts['ctta']} on Python {facts['python']}, {facts['platform']}")
-    click.echo("core     " + ", ".join(f"{name} {found or 'MISSING'}" for name, found in facts["core"].items()))
-    click.echo("devices  " + ", ".join(facts["devices"]))
-    click.echo(f"threads  torch uses {facts['threads']['torch']} of {facts['threads']['cores']} cores")
-    for name, found in facts["extras"].items():
-        state = found or f"not installed (for {EXTRAS[name]}: pip install {name})"
-        click.echo(f"extra    {name}: {state}")
-    for problem in facts["problems"]:
-        click.echo(f"problem  {problem}")
-    click.echo("All core parts are there." if not facts["problems"] else "Mend the problems above.")
+def in_words(facts: dict[str, Any]) -> str:
+    """Say the facts to a person."""
+    extras = {
+        name: found or f"not installed (for {EXTRAS[name]}: pip install {name})"
+        for name, found in facts["extras"].items()
+    }
+    return "\n".join(
+        [
+            f"ctta {facts['ctta']} on Python {facts['python']}, {facts['platform']}",
+            "core     " + ", ".join(f"{name} {found or 'MISSING'}" for name, found in facts["core"].items()),
+            "devices  " + ", ".join(facts["devices"]),
+            f"threads  torch uses {facts['threads']['torch']} of {facts['threads']['cores']} cores",
+            *(f"extra    {name}: {state}" for name, state in extras.items()),
+            *(f"problem  {problem}" for problem in facts["problems"]),
+            "Mend the problems above." if facts["problems"] else "All core parts are there.",
+        ]
+    )

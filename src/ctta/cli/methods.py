@@ -30,25 +30,22 @@ def command(name: str | None, as_json: bool) -> None:
         data = [as_data(entry) for entry in entries]
         click.echo(json.dumps(data[0] if name else data, indent=2))
     elif name:
-        show_one(Console(), entries[0])
+        show_one(Console(highlight=False), entries[0])
     else:
-        show_all(Console(), entries)
+        show_all(Console(highlight=False), entries)
 
 
 def as_data(entry: MethodEntry) -> dict[str, Any]:
     """Return what is known of a method as plain data."""
+    plain = ("name", "summary", "paper", "cost", "confidence")
     return {
-        "name": entry.name,
-        "summary": entry.summary,
-        "paper": entry.paper,
+        **{fact: getattr(entry, fact) for fact in plain},
         "year": entry.year or None,
         "needs": sorted(entry.needs),
         "adapts": entry.method.adapts,
-        "cost": entry.cost,
-        "confidence": entry.confidence,
         "settings": [
-            {"name": s.name, "default": s.default, "accepts": s.accepts, "help": s.help, "group": s.group}
-            for s in entry.settings
+            {fact: getattr(item, fact) for fact in ("name", "default", "accepts", "help", "group")}
+            for item in entry.settings
         ],
         "presets": {name: dict(values) for name, values in entry.presets.items()},
         "variants": {name: dict(values) for name, values in entry.variants.items()},
@@ -59,50 +56,44 @@ def as_data(entry: MethodEntry) -> dict[str, Any]:
 def show_all(console: Console, entries: list[MethodEntry]) -> None:
     """Print a few lines a method."""
     columns = "{:13}{:6}{:11}{:>4}  {}"
-    console.print(columns.format("method", "year", "adapts", "cost", "confidence"), style="bold", highlight=False)
+    console.print(columns.format("method", "year", "adapts", "cost", "confidence"), style="bold")
     for entry in entries:
         facts = (entry.name, entry.year or "-", entry.method.adapts, f"{entry.cost:g}", entry.confidence)
-        console.print(columns.format(*map(str, facts)), highlight=False)
-        words = escape(f"{entry.paper}. Needs: {needs_of(entry)}.")
-        console.print(Padding(words, (0, 0, 0, 4)), style="dim", highlight=False)
+        console.print(columns.format(*map(str, facts)))
+        console.print(Padding(escape(f"{entry.paper}. Needs: {_needs(entry)}."), (0, 0, 0, 4)), style="dim")
     console.print(
         "\nCost: forward passes of the model that a batch takes at most. Confidence: that this is the published "
-        "method.\nOne method's settings: ctta methods NAME",
-        highlight=False,
+        "method.\nOne method's settings: ctta methods NAME"
     )
 
 
-def needs_of(entry: MethodEntry) -> str:
-    """What a method needs, in words."""
+def _needs(entry: MethodEntry) -> str:
     return ", ".join(sorted(entry.needs)) or "any model"
 
 
 def show_one(console: Console, entry: MethodEntry) -> None:
     """Print everything about one method."""
-    console.print(f"[bold]{entry.name}[/]  {escape(entry.summary)}", highlight=False)
     year = f" ({entry.year})" if entry.year else ""
-    console.print(f"Paper: {escape(entry.paper)}{year}", highlight=False)
-    console.print(f"Needs: {needs_of(entry)}", highlight=False)
-    console.print(f"Adapts: {entry.method.adapts}", highlight=False)
-    console.print(f"Cost in forward passes a batch: {entry.cost:g}", highlight=False)
-    console.print(f"Confidence that this is the published method: {entry.confidence}", highlight=False)
+    console.print(
+        f"[bold]{entry.name}[/]  {escape(entry.summary)}\nPaper: {escape(entry.paper)}{year}\n"
+        f"Needs: {_needs(entry)}\nAdapts: {entry.method.adapts}\nCost in forward passes a batch: {entry.cost:g}\n"
+        f"Confidence that this is the published method: {entry.confidence}"
+    )
     if not entry.settings:
         console.print("\nNo settings.")
     for group, title in TITLES.items():
-        found = [item for item in entry.settings if item.group == group]
-        if found:
-            console.print(f"\n[bold]{title}[/]")
-            console.print(table_of(found))
+        if found := [item for item in entry.settings if item.group == group]:
+            console.print(f"\n[bold]{title}[/]", _table(found), sep="\n")
     for title, groups in (("Presets", entry.presets), ("Variants", entry.variants)):
         if groups:
             console.print(f"\n[bold]{title}[/]")
         for name, values in groups.items():
             text = ", ".join(f"{key}={value}" for key, value in values.items()) or "the defaults"
-            console.print(f"  {name}: {escape(text)}", highlight=False)
+            console.print(f"  {name}: {escape(text)}")
 
 
-def table_of(settings: list[Setting]) -> Table:
-    """Settings with their defaults, and under the help of each what it accepts."""
+def _table(settings: list[Setting]) -> Table:
+    """Settings with their defaults, and with the help of each what it accepts."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(max_width=14, overflow="fold")

@@ -236,7 +236,7 @@ def changed(state, **more):
         (lambda s: changed(s, rng=torch.zeros_like(s["rng"])), "generator"),
         (
             lambda s: changed(s, **{"average/bn1.weight": s["average/bn1.weight"].double()}),
-            "Expected average/bn1.weight in",
+            "Expected average/bn1.weight to be",
         ),
         (
             lambda s: changed(s, **{"average/bn1.weight": s["average/bn1.weight"] * float("nan")}),
