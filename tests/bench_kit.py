@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from ctta.bench.cell import Cell
 from ctta.bench.evaluation import BINS, BatchRow
 from ctta.bench.store import Store
@@ -63,3 +65,11 @@ def a_row(batch, wrong=1):
         bins=[[0.0, 0.0, 0.0]] * BINS,
         seconds=0.01,
     )
+
+
+def hearing_ctrl_c(arguments):
+    """Run the command line in a new process: one that a shell began in the background is deaf to Ctrl-C."""
+    from ctta.cli import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main(arguments)

@@ -19,12 +19,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.bench_kit import a_row, read, tiny, write_model
+from tests.bench_kit import a_row, hearing_ctrl_c, read, tiny, write_model
 
 from ctta.bench.cell import prepare
 from ctta.bench.runner import run_task
 from ctta.bench.store import Store
-from ctta.cli import main
 from ctta.errors import StoreError
 
 pytestmark = pytest.mark.timeout(600 if "CTTA_KILLS" not in os.environ else 7200)  # machines may be busy
@@ -35,14 +34,6 @@ KILLS = int(os.environ.get("CTTA_KILLS", "6"))
 FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = "cli.bench cli.reproduce cli.sweep bench.reproduction bench.local bench.ray_engine report.comparison"
 FORKS.set_forkserver_preload([f"ctta.{name}" for name in PRELOADED.split()])
-
-
-@pytest.fixture(autouse=True)
-def hears_ctrl_c():
-    """A shell starts what runs in the background deaf to Ctrl-C, and processes inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def bench(model, store, *more):
@@ -58,7 +49,7 @@ def reproduce(model, store, *more):
 
 
 def start(arguments):
-    process = FORKS.Process(target=main, args=(arguments,))
+    process = FORKS.Process(target=hearing_ctrl_c, args=(arguments,))
     process.start()
     return process
 
@@ -203,7 +194,7 @@ def test_two_runners_of_one_command_share_the_cells_and_both_end_with_all(tmp_pa
 APPENDS = """
     import os, sys, time
     from ctta.bench.store import Store
-    from tests.bench_kit import a_row
+    from tests.bench_kit import hearing_ctrl_c, a_row
 
     def work(number):
         with Store(sys.argv[1]) as store:  # all eight make the store at the same moment

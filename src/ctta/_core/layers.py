@@ -215,8 +215,9 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def equal_bits(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors are equal to the bit; complex ones never are."""
-    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device) or one.is_complex():
+    """Tell whether two tensors are equal to the bit; complex ones never are, nor what holds no numbers (meta)."""
+    alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+    if not alike or one.is_complex() or one.is_meta:
         return False
     whole = INTEGERS[one.element_size()]
     return torch.equal(one.view(whole), other.view(whole))
