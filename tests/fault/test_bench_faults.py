@@ -194,7 +194,7 @@ def test_two_runners_of_one_command_share_the_cells_and_both_end_with_all(tmp_pa
 APPENDS = """
     import os, sys, time
     from ctta.bench.store import Store
-    from tests.bench_kit import hearing_ctrl_c, a_row
+    from tests.bench_kit import a_row
 
     def work(number):
         with Store(sys.argv[1]) as store:  # all eight make the store at the same moment
