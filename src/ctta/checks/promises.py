@@ -14,6 +14,7 @@ from torch import Tensor
 
 import ctta
 from ctta._core.state import network_tensors
+from ctta.adapter import Adapter
 from ctta.checks.cases import Case, run, same_logits, same_tensors, snapshot
 from ctta.checks.networks import CLASSES
 from ctta.errors import CttaError, UnsupportedModelError
@@ -101,8 +102,8 @@ def check_same_seed(case: Case) -> None:
     assert not case.trial.touched, f"{case.trial.touched[0]}'s global random state was touched"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(12345)
-        second = run(case.adapter(), case.stream()[:2])
-    same_logits(second, case.plain[:2], "same seed")
+        second = run(case.adapter(), case.stream()[:3])
+    same_logits(second, case.plain[:3], "same seed")
 
 
 def check_predict(case: Case) -> None:
@@ -199,7 +200,13 @@ def check_batch_sizes(case: Case) -> None:
 
 def check_undo(case: Case) -> None:
     """A step with a gradient that is not finite is undone to the bit, counted, reported; logits still come."""
-    adapter, twin, (x, *rest) = case.begun(), case.begun(), case.stream()[2:]
+    undone(case, case.adapter(), case.adapter(), 0)  # on the first batch much of the state begins
+    undone(case, case.begun(), case.begun(), 2)
+
+
+def undone(case: Case, adapter: Adapter, twin: Adapter, index: int) -> None:
+    """Poison the gradients of one batch of the stream; the next must be answered as if it had not come."""
+    x, following = case.stream()[index : index + 2]
     before, expected = snapshot(adapter), adapter.predict(x)
 
     def poison(_module: object, _inputs: object, logits: Tensor) -> None:
@@ -218,25 +225,25 @@ def check_undo(case: Case) -> None:
         assert torch.equal(logits, expected), "the prediction of an undone step differs from predict()"
         after = {**snapshot(adapter), "adapter": before["adapter"]}  # which counts steps
         same_tensors(after, before, "state after an undone step")
-    wanted = run(twin, rest) if adapter.skipped_steps else case.plain[3:]
-    same_logits(run(adapter, rest), wanted, "stream after an undone step")
+    wanted = [twin(following)] if adapter.skipped_steps else case.plain[index + 1 : index + 2]
+    same_logits([adapter(following)], wanted, "the batch after an undone step")
 
 
 def check_interruption(case: Case) -> None:
     """An exception in the middle of a step (here: Ctrl-C) leaves no trace."""
-    adapter = case.begun()
-    before = snapshot(adapter)
 
     def interrupt(_module: object, _inputs: object, _logits: object) -> None:
         raise KeyboardInterrupt
 
-    hook = adapter.model.register_forward_hook(interrupt)
-    try:
-        adapter(case.stream()[2])
-        raise AssertionError("the step went on through an interruption")
-    except KeyboardInterrupt:
-        hook.remove()
-    same_tensors(snapshot(adapter), before, "state after an interruption")
+    for adapter, x in ((case.adapter(), case.stream()[0]), (case.begun(), case.stream()[2])):
+        before = snapshot(adapter)
+        hook = adapter.model.register_forward_hook(interrupt)
+        try:
+            adapter(x)
+            raise AssertionError("the step went on through an interruption")
+        except KeyboardInterrupt:
+            hook.remove()
+        same_tensors(snapshot(adapter), before, "state after an interruption")
 
 
 def check_memory(case: Case) -> None:
