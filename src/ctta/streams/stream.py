@@ -148,7 +148,7 @@ class Stream:
     def hash(self) -> str:
         """Hex digits that change when any batch could."""
         domains = [(d.corruption, d.severity) for d in self.domains]
-        text = json.dumps([self.source.hash, domains, sorted(self.resets)], sort_keys=True)
+        text = json.dumps([self.source.hash, domains, sorted(self.resets)])
         sha = hashlib.sha256(text.encode())
         for array in (self.domain_of, self.index_of, self.bounds):
             sha.update(np.ascontiguousarray(array).tobytes())

@@ -582,3 +582,13 @@ def test_bad_input_is_refused_with_a_cure(change, error, words):
     arguments = {"images": np.zeros((1, 32, 32, 3), np.uint8), "name": "fog", **change}
     with pytest.raises(error, match=words):
         corrupt(**arguments)
+
+
+@pytest.mark.parametrize(("height", "width"), [(88, 96), (96, 81)])
+def test_large_jpegs_of_any_height_and_width_are_filled_up_to_whole_blocks(height, width, monkeypatch):
+    images = pictures(1, height, width)
+    fast = corrupt(images, "jpeg_compression", 1, profile="imagenet").astype(int)
+    monkeypatch.setattr("ctta.corruptions.filters.EXACT_UP_TO", 1000)
+    exact = corrupt(images, "jpeg_compression", 1, profile="imagenet").astype(int)
+    assert fast.shape == images.shape
+    assert abs(fast - exact).mean() < 0.15
