@@ -210,3 +210,16 @@ def test_a_batch_that_is_not_there_is_an_index_error():
 def test_domains_are_named_by_corruption_and_severity():
     assert str(Domain("fog", 3)) == "fog-3"
     assert streams.CLEAN.name == "clean"
+
+
+def test_a_source_is_another_one_under_another_seed_profile_or_other_numbers_of_its_images():
+    clean = streams.embedded().clean
+    numbers = np.arange(len(clean))
+    made = [
+        streams.Corrupted(clean),
+        streams.Corrupted(clean, seed=1),
+        streams.Corrupted(clean, profile="tiny-imagenet"),
+        streams.Corrupted(clean, numbers=numbers[::-1]),
+    ]
+    assert len({source.hash for source in made}) == len(made)
+    assert streams.Corrupted(clean, numbers=numbers).hash == made[0].hash
